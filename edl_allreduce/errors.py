@@ -1,0 +1,60 @@
+"""The error tree. Each message says what was expected, what was got and what to do.
+
+EdlError
+├── UsageError          a flag or an argument is wrong                       exit 2
+├── JobFailed           the job ended without its result                     exit 1
+├── ModelError          the user's model file does not fit the contract      exit 1
+├── DataError           the data cannot be read as asked                     exit 1
+│   └── BadRecord       one record is corrupt: file, offset and index known
+├── SetupError          something is missing on this machine                 exit 1
+├── RingBroken          a collective failed; the ring must re-form
+└── MasterUnreachable   nobody answers at the master's address
+"""
+
+from __future__ import annotations
+
+
+class EdlError(Exception):
+    """Root of all errors that this package raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(EdlError):
+    """A flag or an argument is wrong."""
+
+    exit_code = 2
+
+
+class JobFailed(EdlError):
+    """The job ended without its result; the message carries the reason of each worker."""
+
+
+class ModelError(EdlError):
+    """The user's model file does not fit the contract."""
+
+
+class DataError(EdlError):
+    """The data cannot be read as asked."""
+
+
+class BadRecord(DataError):
+    """One record is corrupt; training may go on without it if the user allowed that."""
+
+    def __init__(self, message: str, *, index: int, path: str, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.index = index
+        self.path = path
+        self.offset = offset
+
+
+class SetupError(EdlError):
+    """Something is missing on this machine; the message names the cure."""
+
+
+class RingBroken(EdlError):
+    """A collective failed because a peer is gone; the ring must re-form."""
+
+
+class MasterUnreachable(EdlError):
+    """Nobody answers at the master's address."""
