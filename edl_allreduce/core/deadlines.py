@@ -1,0 +1,45 @@
+"""Every wait's deadline, derived from one setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """All in seconds. `failure_detection` is what the user sets."""
+
+    failure_detection: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.failure_detection > 0:
+            raise ValueError(f"failure_detection_seconds must be positive, got {self.failure_detection}")
+
+    @property
+    def heartbeat(self) -> float:
+        """How often a worker is heard; five chances before it is given up."""
+        return self.failure_detection / 5
+
+    @property
+    def silent(self) -> float:
+        """A worker that was not heard for so long is frozen or cut off."""
+        return self.failure_detection
+
+    @property
+    def rejoin(self) -> float:
+        """How long after a master's restart the members of the old ring may take to report."""
+        return 2 * self.failure_detection
+
+    @property
+    def collective(self) -> int:
+        """Horovod's own limit (whole seconds): the last resort when the master cannot order an abort."""
+        return max(2, ceil(3 * self.failure_detection))
+
+    def stuck(self, usual_step: float) -> float:
+        """How long all others may wait for one rank's part of a step.
+
+        Heartbeats tell that the process lives, so user code gets far more time than a silent process:
+        an unusually long step is no failure.
+        """
+        return max(6 * self.failure_detection, 20 * usual_step)

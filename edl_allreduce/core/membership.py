@@ -1,0 +1,563 @@
+"""Who is in the ring: a pure machine. Events in, new state and instructions out.
+
+    state, actions = handle(state, event, now)
+
+A *plan* is a numbered list of members in rank order. Deaths re-plan at once; arrivals are gathered so that
+all that are ready join in one re-form; a draining member leaves at a step boundary. A generation is
+published once and never changes; whatever carries an older number is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from edl_allreduce.core.deadlines import Deadlines
+
+# ---------------------------------------------------------------------------------------------- state
+
+
+class Standing(Enum):
+    """Where a worker stands. Only PREPARING is no candidate for a plan."""
+
+    PREPARING = "preparing"
+    """Said hello; imports, builds and traces."""
+    WAITING = "waiting"
+    """Ready, in no ring."""
+    RING = "ring"
+    """In the current plan: entering, agreeing on state, or training."""
+    DONE = "done"
+    """Trained the last step; keeps its state until everybody has it."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A place in a plan."""
+
+    uid: str
+    worker_id: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The ring of one generation; the index in `members` is the rank."""
+
+    generation: int
+    members: tuple[Seat, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def rank_of(self, uid: str) -> int | None:
+        return next((rank for rank, seat in enumerate(self.members) if seat.uid == uid), None)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One worker process. Identity is the uid: a worker that comes back is a new member."""
+
+    seat: Seat
+    standing: Standing
+    since: float
+    """When the standing began."""
+    generation: int = 0
+    """The ring that it is in, or was in last."""
+    has_state: bool = False
+    """Holds the model of the job, not just a freshly initialised one."""
+    step: int = 0
+    entered: bool = False
+    """Began to connect to the ring of its generation."""
+    joined: bool = False
+    """Connected, and agreed with all others on the state."""
+    draining: bool = False
+    expected: bool = False
+    """Known from another member's plan after a master restart, not heard yet."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for."""
+
+    wanted: int
+    """Workers that the job should have; 0 when nobody starts them (by hand)."""
+    minimum: int = 1
+    cool_down: float = 1.0
+    """Seconds for which arrivals are gathered into one re-form."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    recover_until: float = 0.0
+    """A restarted master forms no new ring before this time: the old one may still report."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that the machine knows."""
+
+    options: Options
+    members: Mapping[str, Member] = field(default_factory=dict)
+    plan: Plan | None = None
+    generation: int = 0
+    """The highest generation ever seen."""
+    usual_step: float = 0.0
+    """Seconds of a usual step, for deadlines of user code."""
+    broken_since: float | None = None
+    """When the current ring was first reported broken."""
+    entered_since: float | None = None
+    """When the first member entered the current ring."""
+    aborted: int = 0
+    """The generation that was told to abort."""
+    losses: tuple[str, ...] = ()
+    """Why members of the current plan are gone, for the next plan's reason."""
+    waiting_for: str = ""
+    """Why no plan is published although one is needed."""
+    finished: bool = False
+
+    def alive(self) -> list[Member]:
+        """Members of the current plan that still live, in rank order."""
+        if self.plan is None:
+            return []
+        return [self.members[seat.uid] for seat in self.plan.members if seat.uid in self.members]
+
+    def newcomers(self) -> list[Member]:
+        """Workers that are ready and not in the current plan, by id."""
+        seated = {seat.uid for seat in self.plan.members} if self.plan else set()
+        ready = (
+            m
+            for m in self.members.values()
+            if m.standing is Standing.WAITING and not m.draining and m.seat.uid not in seated
+        )
+        return sorted(ready, key=lambda m: m.seat.worker_id)
+
+
+# --------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A worker connected. `plan` is the ring that it is in, if the master restarted meanwhile."""
+
+    seat: Seat
+    plan: Plan | None = None
+    step: int = 0
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker finished its preparations."""
+
+    uid: str
+    step: int = 0
+    has_state: bool = False
+    """True when it loaded a checkpoint that the others must follow."""
+
+
+@dataclass(frozen=True)
+class Entered:
+    """A member began to connect to the ring of `generation`."""
+
+    uid: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A member is connected and agreed on the state at `step`."""
+
+    uid: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Out:
+    """A member left the ring of `generation` and waits for a plan; `reason` is empty at a voted boundary."""
+
+    uid: str
+    generation: int
+    step: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A member trained the last step."""
+
+    uid: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Draining:
+    """A worker was asked to leave (SIGTERM, scale-in)."""
+
+    uid: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker is gone for good; `cause` is for people."""
+
+    uid: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The user or the autoscaler changed the number of workers."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passed."""
+
+    usual_step: float = 0.0
+
+
+Event = Hello | Ready | Entered | Joined | Out | Done | Draining | Lost | Wanted | Tick
+
+# -------------------------------------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Give this plan to all its members and to those who leave. `abort`: do not wait for the boundary."""
+
+    plan: Plan
+    abort: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Tell the members to break the ring of this generation; they answer with Out."""
+
+    generation: int
+    uids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Evict:
+    """End this worker; it is no longer a member."""
+
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Training is complete: every member of the last ring holds the final state."""
+
+    uids: tuple[str, ...]
+    step: int
+
+
+Action = Publish | Abort | Evict | Finish
+
+
+# -------------------------------------------------------------------------------------------- machine
+
+
+def handle(state: State, event: Event, now: float) -> tuple[State, tuple[Action, ...]]:
+    """The one door through which state changes."""
+    if state.finished:
+        return (_without(state, event.uid), ()) if isinstance(event, Lost) else (state, ())
+    state, evictions = _apply(state, event, now)
+    state, actions = _decide(state, now)
+    return state, (*evictions, *actions)
+
+
+def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action, ...]]:
+    match event:
+        case Hello():
+            return _hello(state, event, now)
+        case Tick(usual_step):
+            return replace(state, usual_step=usual_step), ()
+        case Wanted(count):
+            return replace(state, options=replace(state.options, wanted=count)), ()
+        case Lost(uid, cause):
+            return _lost(state, uid, cause), ()
+    member = state.members.get(event.uid)
+    if member is None:
+        return state, ()
+    match event:
+        case Ready(_, step, has_state) if member.standing is Standing.PREPARING:
+            return _with(
+                state, replace(member, standing=Standing.WAITING, since=now, step=step, has_state=has_state)
+            ), ()
+        case Draining():
+            return _with(state, replace(member, draining=True)), ()
+        case Entered(_, generation) if _current(state, member, generation):
+            first = now if state.entered_since is None else state.entered_since
+            return replace(_with(state, replace(member, entered=True)), entered_since=first), ()
+        case Joined(_, generation, step) if _current(state, member, generation):
+            return _with(
+                state, replace(member, entered=True, joined=True, has_state=True, step=step)
+            ), ()
+        case Out(_, generation, step, reason) if _current(state, member, generation):
+            state = _with(state, replace(member, standing=Standing.WAITING, since=now, step=step))
+            if state.broken_since is None:
+                why = f"worker {member.seat.worker_id} reports: {reason}" if reason else ""
+                losses = (*state.losses, why) if why else state.losses
+                state = replace(state, broken_since=now, losses=losses)
+            return state, ()
+        case Done(_, generation, step) if _current(state, member, generation):
+            return _with(
+                state, replace(member, standing=Standing.DONE, since=now, step=step, has_state=True)
+            ), ()
+    return state, ()  # stale by number, or out of order: never by timing
+
+
+def _current(state: State, member: Member, generation: int) -> bool:
+    return member.standing is Standing.RING and member.generation == generation
+
+
+def _with(state: State, member: Member) -> State:
+    return replace(state, members={**state.members, member.seat.uid: member})
+
+
+def _without(state: State, uid: str) -> State:
+    return replace(state, members={u: m for u, m in state.members.items() if u != uid})
+
+
+def _lost(state: State, uid: str, cause: str) -> State:
+    member = state.members.get(uid)
+    if member is None:
+        return state
+    state = _without(state, uid)
+    if state.plan is not None and state.plan.rank_of(uid) is not None:
+        state = replace(state, losses=(*state.losses, f"worker {member.seat.worker_id} {cause}"))
+    return state
+
+
+def _hello(state: State, event: Hello, now: float) -> tuple[State, tuple[Action, ...]]:
+    seat, plan = event.seat, event.plan
+    if plan is None:
+        return _with(state, Member(seat, Standing.PREPARING, now)), ()
+    if plan.generation > state.generation:
+        # This master is younger than the ring: take the ring over as it is.
+        state = replace(
+            state,
+            plan=plan,
+            generation=plan.generation,
+            broken_since=None,
+            entered_since=now,
+            losses=(),
+            members={**state.members, **{s.uid: _seated(s, plan, now) for s in plan.members}},
+        )
+    elif plan != state.plan or plan.rank_of(seat.uid) is None:
+        reason = f"it is in the ring of generation {plan.generation}, the job is at {state.generation}"
+        return state, (Evict(seat.uid, reason),)
+    standing = Standing.DONE if event.done else Standing.RING
+    member = replace(_seated(seat, plan, now), expected=False, step=event.step, standing=standing)
+    return _with(state, member), ()
+
+
+def _seated(seat: Seat, plan: Plan, now: float) -> Member:
+    return Member(
+        seat,
+        Standing.RING,
+        now,
+        generation=plan.generation,
+        has_state=True,
+        entered=True,
+        joined=True,
+        expected=True,
+    )
+
+
+def _decide(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
+    """The whole policy, most urgent first."""
+    missing = [
+        m for m in state.members.values() if m.expected and now - m.since > state.options.deadlines.rejoin
+    ]
+    for member in missing:
+        state = _lost(state, member.seat.uid, "was not heard after the master's restart")
+
+    ring = state.alive()
+    if state.plan is None or not ring:
+        return _form(state, now)
+    if all(m.standing is Standing.DONE for m in ring):
+        finish = Finish(tuple(m.seat.uid for m in ring), max(m.step for m in ring))
+        return replace(state, finished=True, waiting_for=""), (finish,)
+
+    inside = [m for m in ring if m.standing is Standing.RING]
+    if len(ring) < state.plan.size:
+        return _replace_ring(state, ring + state.newcomers(), inside, abort=True, now=now)
+    if len(inside) + sum(m.standing is Standing.DONE for m in ring) < len(ring):
+        return _settle(state, ring, inside, now)
+    if not all(m.joined for m in inside):
+        return _watch_joining(state, inside, now)
+
+    newcomers = state.newcomers()
+    staying = [m for m in ring if not m.draining]
+    if len(staying) < len(ring):
+        leaving = _ids(m for m in ring if m.draining)
+        if len(staying) + len(newcomers) >= max(1, state.options.minimum):
+            if staying:
+                return _publish(state, staying + newcomers, False, f"worker {leaving} drains", now)
+            reason = f"worker {leaving} drains and hands its state over"
+            return _publish(state, ring + newcomers, False, reason, now)
+        return _wait(state, f"worker {leaving} wants to leave, but nobody is ready to take over")
+    if newcomers and _gathered(state, newcomers, now):
+        return _publish(state, ring + newcomers, False, f"worker {_ids(newcomers)} joins", now)
+    return replace(state, waiting_for=""), ()
+
+
+def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
+    """The first ring, or the first after everybody was lost."""
+    ready = [m for m in state.members.values() if m.standing is Standing.WAITING and not m.draining]
+    options = state.options
+    if now < options.recover_until:
+        return _wait(state, "the master restarted and waits for the ring to report")
+    if len(ready) < max(1, options.minimum):
+        return _wait(state, f"{len(ready)} of at least {max(1, options.minimum)} workers are ready")
+    enough = 0 < options.wanted <= len(ready)
+    if not (enough or now - min(m.since for m in ready) >= options.cool_down):
+        return _wait(state, f"{len(ready)} workers are ready, others may follow in a moment")
+    lost = f" ({'; '.join(state.losses)})" if state.losses else ""
+    reason = f"{len(ready)} workers are ready{lost}"
+    return _publish(state, sorted(ready, key=lambda m: m.seat.worker_id), True, reason, now)
+
+
+def _replace_ring(
+    state: State, candidates: list[Member], inside: list[Member], *, abort: bool, now: float
+) -> tuple[State, tuple[Action, ...]]:
+    """Somebody is gone: go on with the others, or hold them until the minimum is there again."""
+    staying = [m for m in candidates if not m.draining]
+    if not any(m.has_state for m in staying) and any(m.has_state for m in candidates):
+        staying = candidates  # a draining member is the last that has the model
+    if len(staying) >= max(1, state.options.minimum):
+        return _publish(state, staying, abort, "; ".join(state.losses) or "the ring broke", now)
+    state, order = _order_abort(state, inside, "; ".join(state.losses))
+    state, _ = _wait(state, f"{len(staying)} of at least {state.options.minimum} workers remain")
+    return state, order
+
+
+def _settle(
+    state: State, ring: list[Member], inside: list[Member], now: float
+) -> tuple[State, tuple[Action, ...]]:
+    """The ring broke although nobody is known to be gone: wait until every member has left it."""
+    if not inside:
+        return _replace_ring(state, ring + state.newcomers(), [], abort=True, now=now)
+    since = now if state.broken_since is None else state.broken_since
+    limit = state.options.deadlines.stuck(state.usual_step)
+    if now - since > limit:
+        return _evict(state, inside, f"did not leave the broken ring within {limit:.0f} s", now)
+    state, order = _order_abort(state, inside, "; ".join(state.losses) or "a member left the ring")
+    state, _ = _wait(state, f"the ring broke; worker {_ids(inside)} has not left it yet")
+    return state, order
+
+
+def _watch_joining(
+    state: State, inside: list[Member], now: float
+) -> tuple[State, tuple[Action, ...]]:
+    """A ring is forming: name and drop who does not come, and start over if it does not complete."""
+    if state.entered_since is None:
+        return _wait(state, "the members finish their step before they switch")
+    deadlines = state.options.deadlines
+    absent = [m for m in inside if not m.entered]
+    if absent:
+        limit = deadlines.stuck(state.usual_step)
+        if now - state.entered_since > limit:
+            return _evict(state, absent, f"did not enter the new ring within {limit:.0f} s", now)
+        return _wait(state, f"worker {_ids(absent)} has not entered the new ring yet")
+    unjoined = [m for m in inside if not m.joined]
+    limit = deadlines.stuck(state.usual_step)
+    if now - state.entered_since > 3 * limit:
+        return _evict(state, unjoined, f"did not join within {3 * limit:.0f} s, nor give up when told to", now)
+    if now - state.entered_since > 2 * limit:
+        return _order_abort(state, inside, "the ring did not form in time")
+    return _wait(state, f"worker {_ids(unjoined)} is connecting")
+
+
+def _evict(
+    state: State, members: list[Member], why: str, now: float
+) -> tuple[State, tuple[Action, ...]]:
+    evictions = tuple(Evict(m.seat.uid, why) for m in members)
+    for member in members:
+        state = _lost(state, member.seat.uid, why)
+    state, actions = _decide(state, now)
+    return state, (*evictions, *actions)
+
+
+def _order_abort(
+    state: State, inside: list[Member], reason: str
+) -> tuple[State, tuple[Action, ...]]:
+    if not inside or state.aborted == state.generation:
+        return state, ()
+    order = Abort(state.generation, tuple(m.seat.uid for m in inside), reason)
+    return replace(state, aborted=state.generation), (order,)
+
+
+def _publish(
+    state: State, members: list[Member], abort: bool, reason: str, now: float
+) -> tuple[State, tuple[Action, ...]]:
+    # Whoever holds the model comes first, the furthest at the very front; otherwise order is kept.
+    ordered = sorted(members, key=lambda m: (not m.has_state, -m.step if m.has_state else 0))
+    plan = Plan(state.generation + 1, tuple(m.seat for m in ordered))
+    seated = {
+        m.seat.uid: replace(
+            m,
+            standing=Standing.RING,
+            since=now,
+            generation=plan.generation,
+            entered=False,
+            joined=False,
+        )
+        for m in ordered
+    }
+    left = {
+        uid: replace(m, standing=Standing.WAITING, since=now)
+        for uid, m in state.members.items()
+        if uid not in seated and m.standing in (Standing.RING, Standing.DONE)
+    }
+    state = replace(
+        state,
+        plan=plan,
+        generation=plan.generation,
+        members={**state.members, **left, **seated},
+        broken_since=None,
+        entered_since=None,
+        losses=(),
+        waiting_for="",
+    )
+    return state, (Publish(plan, abort, reason),)
+
+
+def _gathered(state: State, newcomers: list[Member], now: float) -> bool:
+    preparing = any(m.standing is Standing.PREPARING for m in state.members.values())
+    return not preparing or now - min(m.since for m in newcomers) >= state.options.cool_down
+
+
+def _wait(state: State, why: str) -> tuple[State, tuple[Action, ...]]:
+    return replace(state, waiting_for=why), ()
+
+
+def _ids(members: Iterable[Member]) -> str:
+    return ", ".join(str(m.seat.worker_id) for m in members)
+
+
+# ----------------------------------------------------------------------------------------- invariants
+
+
+def validate(state: State) -> None:
+    """What must hold after every event. Tests call it all the time."""
+    plan = state.plan
+    if plan is None:
+        assert all(m.standing in (Standing.PREPARING, Standing.WAITING) for m in state.members.values())
+        return
+    assert plan.generation == state.generation, "the plan carries the highest generation"
+    assert plan.size > 0, "a ring is never empty"
+    assert len({seat.uid for seat in plan.members}) == plan.size, "nobody sits twice"
+    for uid, member in state.members.items():
+        if member.standing in (Standing.RING, Standing.DONE):
+            assert plan.rank_of(uid) is not None, f"{uid} is in a ring that is not the plan"
+            assert member.generation == plan.generation
+        assert not member.joined or member.has_state or member.standing is Standing.PREPARING
