@@ -1,0 +1,29 @@
+"""The job: every flag declared once, parsed once, checked once."""
+
+from edl_allreduce.spec.flags import ParsedJob, parse_job, to_argv
+from edl_allreduce.spec.job import (
+    Command,
+    ElasticBatch,
+    ImagePullPolicy,
+    JobSpec,
+    JobType,
+    LogLevel,
+    RestartPolicy,
+    Strategy,
+    job_directory,
+)
+
+__all__ = [
+    "Command",
+    "ElasticBatch",
+    "ImagePullPolicy",
+    "JobSpec",
+    "JobType",
+    "LogLevel",
+    "ParsedJob",
+    "RestartPolicy",
+    "Strategy",
+    "job_directory",
+    "parse_job",
+    "to_argv",
+]

@@ -1,0 +1,545 @@
+"""The job in one frozen dataclass: ElasticDL's flags under their own names, and ours.
+
+Flags that mean nothing without parameter servers, and flags that old documents still show, are not fields:
+they have no effect beyond a notice. They live in `legacy.py`.
+"""
+
+# ruff: noqa: RUF009  flag() makes a dataclasses.field, which is what the rule asks for.
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from edl_allreduce.spec.declare import PROCESSES, TRAINING, Command, Group, flag
+
+__all__ = [
+    "Command",
+    "ElasticBatch",
+    "ImagePullPolicy",
+    "JobSpec",
+    "JobType",
+    "LogLevel",
+    "RestartPolicy",
+    "Strategy",
+    "job_directory",
+]
+
+# Where the documents start a master by hand and where workers look for it.
+DOCUMENTED_PORT = 50001
+
+
+class Strategy(enum.StrEnum):
+    """How the work is distributed."""
+
+    ALLREDUCE = "AllreduceStrategy"
+    LOCAL = "Local"
+
+
+class ElasticBatch(enum.StrEnum):
+    """What stays constant when the number of workers changes."""
+
+    GLOBAL = "global"
+    WORKER = "worker"
+
+
+class LogLevel(enum.StrEnum):
+    """Python's names of log levels."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+    CRITICAL = "CRITICAL"
+
+
+class ImagePullPolicy(enum.StrEnum):
+    """Kubernetes' names."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class RestartPolicy(enum.StrEnum):
+    """Kubernetes' names."""
+
+    NEVER = "Never"
+    ON_FAILURE = "OnFailure"
+    ALWAYS = "Always"
+
+
+class JobType(enum.StrEnum):
+    """What a job does; follows from the data that it was given."""
+
+    TRAINING_ONLY = "training_only"
+    TRAINING_WITH_EVALUATION = "training_with_evaluation"
+    EVALUATION_ONLY = "evaluation_only"
+    PREDICTION_ONLY = "prediction_only"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """Everything that a user can say about a job. Text fields hold the flag's own syntax."""
+
+    # -- job ---------------------------------------------------------------------------------------------
+    job_name: str = flag(
+        "",
+        group=Group.JOB,
+        metavar="NAME",
+        help="Name of the job, by which status, scale, stop and logs find it. Lower-case letters, digits "
+        "and '-', at most 40; unique on this machine or in the namespace.",
+    )
+    distribution_strategy: Strategy = flag(
+        Strategy.ALLREDUCE,
+        group=Group.JOB,
+        help="AllreduceStrategy: workers average gradients among themselves. Local: one process, no Horovod.",
+    )
+    image_name: str = flag(
+        "",
+        group=Group.JOB,
+        metavar="IMAGE",
+        help="Container image of the job. With it the job runs on Kubernetes, without it as local processes.",
+    )
+    job_command: str = flag(
+        "",
+        group=Group.JOB,
+        metavar="COMMAND",
+        commands=TRAINING,
+        help="Run this command in each worker instead of training a model of the zoo, e.g. "
+        "--job_command='python my_train.py'. The script joins the job through the Python API.",
+    )
+    job_dir: str = flag(
+        "",
+        group=Group.JOB,
+        metavar="DIR",
+        help="Where a local job keeps its address, token, events and worker logs. "
+        "Empty: elasticdl/jobs/<job_name> in the user's state directory ($XDG_STATE_HOME or ~/.local/state).",
+    )
+
+    # -- model -------------------------------------------------------------------------------------------
+    model_zoo: str = flag(
+        "",
+        group=Group.MODEL,
+        metavar="DIR",
+        help="Directory with model files (a path in the image on Kubernetes). Empty: the current directory.",
+    )
+    model_def: str = flag(
+        "",
+        group=Group.MODEL,
+        metavar="DOTTED.PATH",
+        help="The function or class that makes the Keras model, as directory.file.name below --model_zoo: "
+        "mnist.mnist_cnn.custom_model is custom_model in mnist/mnist_cnn.py.",
+    )
+    feed: str = flag(
+        "feed",
+        group=Group.MODEL,
+        metavar="NAME",
+        help="Name of the function feed(dataset, mode, metadata) that turns raw records into "
+        "(features, labels). These names may be dotted paths below --model_zoo.",
+    )
+    loss: str = flag(
+        "loss", group=Group.MODEL, metavar="NAME", help="Name of the function loss(labels, predictions)."
+    )
+    optimizer: str = flag(
+        "optimizer",
+        group=Group.MODEL,
+        metavar="NAME",
+        help="Name of the function that makes the Keras optimizer; called without arguments.",
+    )
+    eval_metrics_fn: str = flag(
+        "eval_metrics_fn",
+        group=Group.MODEL,
+        metavar="NAME",
+        help="Name of the function that returns {metric name: function or Keras metric}.",
+    )
+    callbacks: str = flag(
+        "callbacks",
+        group=Group.MODEL,
+        metavar="NAME",
+        help="Name of the function that returns a list of Keras callbacks. May be absent from the file.",
+    )
+    custom_data_reader: str = flag(
+        "custom_data_reader",
+        group=Group.MODEL,
+        metavar="NAME",
+        help="Name of the function that makes a reader for your own data format. May be absent.",
+    )
+    prediction_outputs_processor: str = flag(
+        "PredictionOutputsProcessor",
+        group=Group.MODEL,
+        metavar="NAME",
+        commands=frozenset({Command.PREDICT}) | PROCESSES,
+        help="Name of the class whose process(predictions, worker_id) receives what the model predicted.",
+    )
+
+    # -- data --------------------------------------------------------------------------------------------
+    training_data: str = flag(
+        "",
+        group=Group.DATA,
+        metavar="PATH",
+        commands=TRAINING,
+        help="Directory or file with the records to train on.",
+    )
+    validation_data: str = flag(
+        "",
+        group=Group.DATA,
+        metavar="PATH",
+        commands=TRAINING | {Command.EVALUATE},
+        help="Directory or file with the records to evaluate on; while training, see --evaluation_steps.",
+    )
+    prediction_data: str = flag(
+        "",
+        group=Group.DATA,
+        metavar="PATH",
+        commands=frozenset({Command.PREDICT}) | PROCESSES,
+        help="Directory or file with the records to predict.",
+    )
+    data_reader_params: str = flag(
+        "",
+        group=Group.DATA,
+        metavar="'K=V; K=V'",
+        help="Parameters of the data reader, such as 'reader_type=CSV; label_col=class'. "
+        "Known: reader_type, columns, label_col, partition; a custom reader gets all of them.",
+    )
+    num_minibatches_per_task: int = flag(
+        8,
+        group=Group.DATA,
+        metavar="N",
+        minimum=1,
+        help="Size of one piece of work of evaluation and prediction, in minibatches.",
+    )
+    max_bad_records: int = flag(
+        0,
+        group=Group.DATA,
+        metavar="N",
+        minimum=0,
+        help="How many corrupt records may be skipped, each named in the log, before the job fails.",
+    )
+    shuffle: bool = flag(
+        True,
+        group=Group.DATA,
+        commands=TRAINING,
+        help="Train on the records in a new order in each epoch. The order depends on --seed and the "
+        "epoch alone, never on the number of workers.",
+    )
+    seed: int = flag(
+        0,
+        group=Group.DATA,
+        metavar="N",
+        commands=TRAINING,
+        help="Seed of the data order and of the initial weights. The same seed gives the same run.",
+    )
+
+    # -- training ----------------------------------------------------------------------------------------
+    minibatch_size: int = flag(
+        64,
+        group=Group.TRAINING,
+        metavar="RECORDS",
+        minimum=1,
+        help="Records that one worker works on at a time. One optimiser step uses "
+        "minibatch_size x num_workers records (see --elastic_batch).",
+    )
+    num_epochs: int = flag(
+        1, group=Group.TRAINING, metavar="N", commands=TRAINING, minimum=1, help="Passes over the data."
+    )
+    max_step: int = flag(
+        0,
+        group=Group.TRAINING,
+        metavar="STEPS",
+        commands=TRAINING,
+        minimum=0,
+        help="Stop after this many steps even if epochs remain. 0: no limit.",
+    )
+    evaluation_steps: int = flag(
+        0,
+        group=Group.TRAINING,
+        metavar="STEPS",
+        commands=TRAINING,
+        minimum=0,
+        help="Evaluate on --validation_data every so many steps. 0: not while training.",
+    )
+    elastic_batch: ElasticBatch = flag(
+        ElasticBatch.GLOBAL,
+        group=Group.TRAINING,
+        commands=TRAINING,
+        help="What stays constant when workers come and go. global: the batch of a step, so that the "
+        "optimisation stays the same. worker: the batch of each worker, as in ElasticDL.",
+    )
+
+    # -- elasticity --------------------------------------------------------------------------------------
+    num_workers: int = flag(
+        2,
+        group=Group.ELASTICITY,
+        metavar="N",
+        minimum=0,
+        help="Wanted number of workers. The job trains with fewer while there is no room for all.",
+    )
+    min_workers: int = flag(
+        1,
+        group=Group.ELASTICITY,
+        metavar="N",
+        minimum=1,
+        help="The job starts once so many workers are ready, and goes on while so many remain.",
+    )
+    failure_detection_seconds: float = flag(
+        10.0,
+        group=Group.ELASTICITY,
+        metavar="SECONDS",
+        minimum=0.5,
+        help="How long a silent worker is waited for before the others go on without it: the one setting "
+        "from which all deadlines derive. A process that exits is noticed at once.",
+    )
+    cool_down_seconds: float = flag(
+        1.0,
+        group=Group.ELASTICITY,
+        metavar="SECONDS",
+        commands=TRAINING,
+        minimum=0,
+        help="How long newcomers are gathered so that all of them join in one re-form of the ring.",
+    )
+    max_worker_crashes: int = flag(
+        3,
+        group=Group.ELASTICITY,
+        metavar="N",
+        minimum=0,
+        help="Crashes of workers that are answered by a new worker. One more fails the job with the "
+        "reason. Preempted, deleted and drained workers cost nothing.",
+    )
+    master_grace_seconds: float = flag(
+        60.0,
+        group=Group.ELASTICITY,
+        metavar="SECONDS",
+        minimum=0,
+        help="How long workers train on without a master before they stop cleanly.",
+    )
+    threads_per_worker: int = flag(
+        0,
+        group=Group.ELASTICITY,
+        metavar="N",
+        minimum=0,
+        help="Threads of one worker's TensorFlow. 0: the cores divided by the workers that share a machine.",
+    )
+    aux_params: str = flag(
+        "",
+        group=Group.ELASTICITY,
+        metavar="'K=V; K=V'",
+        help="Rarely needed parameters. Known: disable_relaunch=true (a lost worker is not replaced).",
+    )
+
+    # -- checkpoints and results -------------------------------------------------------------------------
+    output: str = flag(
+        "",
+        group=Group.OUTPUT,
+        metavar="DIR",
+        help="Where the trained model is written as a SavedModel. Empty: not written.",
+    )
+    checkpoint_dir: str = flag(
+        "",
+        group=Group.OUTPUT,
+        metavar="DIR",
+        help="Where checkpoints are written. Empty: ./checkpoint_dir.",
+    )
+    checkpoint_steps: int = flag(
+        0,
+        group=Group.OUTPUT,
+        metavar="STEPS",
+        minimum=0,
+        help="Write a checkpoint every so many steps. 0: no checkpoints.",
+    )
+    keep_checkpoint_max: int = flag(
+        0,
+        group=Group.OUTPUT,
+        metavar="N",
+        minimum=0,
+        help="Keep so many of the newest checkpoints. 0: keep all.",
+    )
+    checkpoint_dir_for_init: str = flag(
+        "",
+        group=Group.OUTPUT,
+        metavar="DIR",
+        help="Start from the newest checkpoint in this directory.",
+    )
+
+    # -- logs --------------------------------------------------------------------------------------------
+    log_level: LogLevel = flag(LogLevel.INFO, group=Group.LOGGING, help="The least level that is logged.")
+    log_file_path: str = flag(
+        "", group=Group.LOGGING, metavar="FILE", help="Copy what is printed into this file, too."
+    )
+    log_loss_steps: int = flag(
+        100,
+        group=Group.LOGGING,
+        metavar="STEPS",
+        commands=TRAINING,
+        minimum=1,
+        help="Workers log 'Loss = ..., steps = ...' every so many steps.",
+    )
+    tensorboard_log_dir: str = flag(
+        "", group=Group.LOGGING, metavar="DIR", help="Write loss, metrics and ring size for TensorBoard."
+    )
+    audit_dir: str = flag(
+        "",
+        group=Group.LOGGING,
+        metavar="DIR",
+        help="Each worker writes here which records it really used; `elasticdl audit` then proves that "
+        "every record was used exactly once per epoch. Empty: no audit.",
+    )
+
+    # -- Kubernetes --------------------------------------------------------------------------------------
+    namespace: str = flag("default", group=Group.CLUSTER, metavar="NAME", help="Namespace of the job's pods.")
+    worker_image: str = flag(
+        "", group=Group.CLUSTER, metavar="IMAGE", help="Image of workers. Empty: --image_name."
+    )
+    image_pull_policy: ImagePullPolicy = flag(
+        ImagePullPolicy.ALWAYS, group=Group.CLUSTER, help="When nodes pull the image."
+    )
+    restart_policy: RestartPolicy = flag(
+        RestartPolicy.NEVER,
+        group=Group.CLUSTER,
+        help="Restart policy of the master's container; workers are replaced by the master.",
+    )
+    service_account: str = flag(
+        "",
+        group=Group.CLUSTER,
+        metavar="NAME",
+        help="Service account of the master, allowed to manage pods. Empty: the namespace's default.",
+    )
+    master_resource_request: str = flag(
+        "cpu=0.1,memory=1024Mi",
+        group=Group.CLUSTER,
+        metavar="RESOURCES",
+        help="What the master's pod asks for, as name=amount,...; names: cpu, memory, disk, "
+        "ephemeral-storage, gpu, or a device such as amd.com/gpu.",
+    )
+    master_resource_limit: str = flag(
+        "", group=Group.CLUSTER, metavar="RESOURCES", help="Limit of the master's pod. Empty: the request."
+    )
+    worker_resource_request: str = flag(
+        "cpu=1,memory=4096Mi",
+        group=Group.CLUSTER,
+        metavar="RESOURCES",
+        help="What each worker's pod asks for, such as cpu=2,memory=4Gi,gpu=1.",
+    )
+    worker_resource_limit: str = flag(
+        "", group=Group.CLUSTER, metavar="RESOURCES", help="Limit of a worker's pod. Empty: the request."
+    )
+    master_pod_priority: str = flag(
+        "", group=Group.CLUSTER, metavar="CLASS", help="PriorityClass of the master's pod."
+    )
+    worker_pod_priority: str = flag(
+        "",
+        group=Group.CLUSTER,
+        metavar="PRIORITY",
+        help="PriorityClass of workers: high, low or any class; or a fraction such as 0.5: that part of the "
+        "workers is high and the rest low.",
+    )
+    worker_tolerations: str = flag(
+        "",
+        group=Group.CLUSTER,
+        metavar="TAINTS",
+        help="Taints of nodes that workers may use (spot nodes), in kubectl's syntax: "
+        "key=value:NoSchedule,key:NoExecute.",
+    )
+    worker_node_selector: str = flag(
+        "",
+        group=Group.CLUSTER,
+        metavar="K=V,K=V",
+        help="Labels of the nodes that workers run on, e.g. cloud.google.com/gke-spot=true.",
+    )
+    volume: str = flag(
+        "",
+        group=Group.CLUSTER,
+        metavar="VOLUMES",
+        help="Volumes of all pods: claim_name=NAME,mount_path=PATH or host_path=PATH,mount_path=PATH, "
+        "with sub_path and type (of a host path); several are separated by ';'.",
+    )
+    envs: str = flag("", group=Group.CLUSTER, metavar="K=V,K=V", help="Environment variables of all pods.")
+    populate_env_names: str = flag(
+        "",
+        group=Group.CLUSTER,
+        metavar="REGEX",
+        help="Copy the master's environment variables whose whole name matches to the workers.",
+    )
+    cluster_spec: str = flag(
+        "",
+        group=Group.CLUSTER,
+        metavar="FILE",
+        help="Python file with an object `cluster` whose with_pod(pod) and with_service(service) adapt the "
+        "manifests to your cluster.",
+    )
+    cluster_spec_json: str = flag(
+        "",
+        group=Group.CLUSTER,
+        metavar="JSON",
+        help="The same as JSON: pod_spec, master_pod_spec, worker_pod_spec, service_spec with labels, "
+        "annotations, affinity, tolerations, env.",
+    )
+    yaml: str = flag(
+        "",
+        group=Group.CLUSTER,
+        metavar="FILE",
+        help="Write the manifests to this file instead of submitting the job.",
+    )
+    force_use_kube_config_file: bool = flag(
+        False, group=Group.CLUSTER, help="Use the kubeconfig file even inside a pod."
+    )
+    follow: bool = flag(False, group=Group.CLUSTER, help="Stay and show the live table until the job ends.")
+
+    # -- by hand -----------------------------------------------------------------------------------------
+    port: int = flag(
+        0,
+        group=Group.BY_HAND,
+        metavar="PORT",
+        minimum=0,
+        default_for={Command.MASTER: DOCUMENTED_PORT},
+        help="Port of the master. 0: any free one.",
+    )
+    master_addr: str = flag(
+        "",
+        group=Group.BY_HAND,
+        metavar="HOST:PORT",
+        commands=frozenset({Command.WORKER}),
+        help="Where the worker finds its master.",
+    )
+    worker_id: int | None = flag(
+        None,
+        group=Group.BY_HAND,
+        metavar="N",
+        commands=frozenset({Command.WORKER}),
+        minimum=0,
+        help="Number of this worker; never used twice in one job.",
+    )
+
+    @property
+    def job_type(self) -> JobType:
+        """ElasticDL's rule: what a job does follows from its data."""
+        if self.prediction_data:
+            return JobType.PREDICTION_ONLY
+        if self.validation_data and not (self.training_data or self.job_command):
+            return JobType.EVALUATION_ONLY
+        if self.training_data and self.validation_data and self.evaluation_steps:
+            return JobType.TRAINING_WITH_EVALUATION
+        return JobType.TRAINING_ONLY
+
+    @property
+    def global_batch_size(self) -> int:
+        """Records of one step when all wanted workers are there.
+
+        A master by hand wants none (--num_workers=0); then the least number that may train counts.
+        """
+        return self.minibatch_size * max(self.num_workers, self.min_workers)
+
+
+def job_directory(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where a local job keeps its files; by default a place that the job's name alone determines."""
+    return Path(spec.job_dir) if spec.job_dir else jobs_root(environ) / spec.job_name
+
+
+def jobs_root(environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory with one directory per local job of this user."""
+    state = environ.get("XDG_STATE_HOME", "")
+    base = Path(state) if state else Path(environ.get("HOME", "~")).expanduser() / ".local" / "state"
+    return base / "elasticdl" / "jobs"

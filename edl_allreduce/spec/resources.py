@@ -1,0 +1,88 @@
+"""Resource strings such as 'cpu=2,memory=4096Mi,gpu=1'."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from fractions import Fraction
+from typing import Final
+
+from edl_allreduce.errors import UsageError
+
+_CPU: Final = re.compile(r"\d+(\.\d+)?|[1-9]\d*m")
+_BYTES: Final = re.compile(r"[1-9]\d*([EPTGMK]i?)")
+_COUNT: Final = re.compile(r"0|[1-9]\d*")
+_DEVICE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+
+_CPU_HINT: Final = "a number of cores such as 0.5 or 500m"
+_BYTES_HINT: Final = "an amount without a leading 0 and with a unit, such as 4096Mi or 4G"
+
+# Our name -> Kubernetes' name. `disk` was always meant as space on the node's disk.
+_NAMES: Final = {
+    "cpu": "cpu",
+    "memory": "memory",
+    "disk": "ephemeral-storage",
+    "ephemeral-storage": "ephemeral-storage",
+    "gpu": "nvidia.com/gpu",
+}
+
+_UNITS: Final = {
+    **{unit: 1000**power for power, unit in enumerate("KMGTPE", start=1)},
+    **{f"{unit}i": 1024**power for power, unit in enumerate("KMGTPE", start=1)},
+}
+
+
+def parse_resources(text: str) -> dict[str, str]:
+    """Kubernetes' resource names and quantities, in the order given."""
+    result: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        given, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not value:
+            raise UsageError(f"{part!r}: expected name=amount pairs separated by ',', as in cpu=1,memory=4Gi")
+        name = _name(given)
+        _check(given, name, value)
+        if name in result:
+            raise UsageError(f"{part!r}: {name} is given twice")
+        result[name] = value
+    return result
+
+
+def amount(value: str) -> Fraction:
+    """The number behind a quantity that `parse_resources` accepted, in cores, bytes or devices."""
+    if value.endswith("m"):
+        return Fraction(value[:-1]) / 1000
+    digits = value.rstrip("EPTGMKi")
+    unit = value[len(digits) :]
+    return Fraction(digits) * (_UNITS[unit] if unit else 1)
+
+
+def effective_limit(request: str, limit: str) -> dict[str, str]:
+    """The limit of a pod: what --*_resource_limit says, and the request when it says nothing."""
+    wanted, allowed = parse_resources(request), parse_resources(limit or request)
+    for name, value in allowed.items():
+        if name in wanted and amount(wanted[name]) > amount(value):
+            raise UsageError(f"the limit {name}={value} is less than the request {name}={wanted[name]}")
+    return allowed
+
+
+def _name(given: str) -> str:
+    if given in _NAMES:
+        return _NAMES[given]
+    if _DEVICE.fullmatch(given):
+        return given
+    close = difflib.get_close_matches(given.lower(), list(_NAMES), n=1)
+    guess = f" Did you mean {close[0]}?" if close else ""
+    raise UsageError(
+        f"unknown resource {given!r}; known are {', '.join(_NAMES)} and devices such as amd.com/gpu.{guess}"
+    )
+
+
+def _check(given: str, name: str, value: str) -> None:
+    if name == "cpu":
+        pattern, hint = _CPU, _CPU_HINT
+    elif name in ("memory", "ephemeral-storage"):
+        pattern, hint = _BYTES, _BYTES_HINT
+    else:
+        pattern, hint = _COUNT, "a whole number of devices"
+    if not pattern.fullmatch(value):
+        raise UsageError(f"{given}={value}: expected {hint}")

@@ -1,0 +1,227 @@
+"""Checks of a whole job, each with its reason. Pure: no file is looked at, no cluster asked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from edl_allreduce.errors import UsageError
+from edl_allreduce.spec.declare import Command, Group, flag_of
+from edl_allreduce.spec.job import JobSpec, Strategy
+from edl_allreduce.spec.params import (
+    check_class_name,
+    parse_envs,
+    parse_node_selector,
+    parse_params,
+    parse_tolerations,
+    parse_worker_priority,
+    split_address,
+    split_model_def,
+)
+from edl_allreduce.spec.resources import effective_limit, parse_resources
+from edl_allreduce.spec.volumes import parse_volumes
+
+_DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+
+# Pods are called elasticdl-<job>-worker-<id>, which Kubernetes limits to 63 characters: this leaves room for
+# five digits.
+_LONGEST_JOB_NAME: Final = 40
+
+_AUX_PARAMS: Final = frozenset({"disable_relaunch"})
+
+# The syntax of text flags: each function raises UsageError with what it expected.
+_SYNTAX: Final[dict[str, Callable[[str], object]]] = {
+    "aux_params": parse_params,
+    "data_reader_params": parse_params,
+    "envs": parse_envs,
+    "master_pod_priority": check_class_name,
+    "master_resource_limit": parse_resources,
+    "master_resource_request": parse_resources,
+    "volume": parse_volumes,
+    "worker_node_selector": parse_node_selector,
+    "worker_pod_priority": parse_worker_priority,
+    "worker_resource_limit": parse_resources,
+    "worker_resource_request": parse_resources,
+    "worker_tolerations": parse_tolerations,
+}
+
+
+def problems(command: Command, spec: JobSpec, *, unreadable: frozenset[str]) -> list[str]:
+    """What forbids this job. Flags that could not be read are left out: they have been reported already."""
+    syntax = list(_syntax(spec))
+    wrong = unreadable.union(*(flags for flags, _ in syntax))
+    whole = [*_names(command, spec), *_numbers(command, spec), *_work(command, spec), *_cluster(spec, wrong)]
+    return [text for _, text in syntax] + [text for flags, text in whole if wrong.isdisjoint(flags)]
+
+
+def notices(command: Command, spec: JobSpec, given: frozenset[str]) -> list[str]:
+    """What is allowed but may surprise."""
+    found = []
+    unknown = sorted(parse_params(spec.aux_params).keys() - _AUX_PARAMS)
+    if unknown:
+        found.append(f"--aux_params: {', '.join(unknown)} has no effect; known: {', '.join(_AUX_PARAMS)}.")
+    if not spec.image_name and command in (Command.TRAIN, Command.EVALUATE, Command.PREDICT):
+        fields = JobSpec.__dataclass_fields__
+        idle = [name for name in fields if name in given and flag_of(fields[name]).group is Group.CLUSTER]
+        if idle:
+            names = ", ".join(f"--{name}" for name in idle)
+            found.append(f"Without --image_name the job runs on this machine; not used: {names}.")
+    return found
+
+
+# The flags that it is about, and the sentence.
+Problem = tuple[tuple[str, ...], str]
+
+
+def _syntax(spec: JobSpec) -> Iterator[Problem]:
+    for name, parse in _SYNTAX.items():
+        try:
+            parse(getattr(spec, name))
+        except UsageError as error:
+            yield (name,), f"--{name}: {error}"
+    if spec.model_def:
+        try:
+            split_model_def(spec.model_def)
+        except UsageError as error:
+            yield ("model_def",), f"--model_def: {error}"
+    if spec.master_addr:
+        try:
+            split_address(spec.master_addr)
+        except UsageError as error:
+            yield ("master_addr",), f"--master_addr: {error}"
+    try:
+        re.compile(spec.populate_env_names)
+    except re.error as error:
+        yield ("populate_env_names",), f"--populate_env_names: not a regular expression: {error}"
+    if spec.cluster_spec_json:
+        try:
+            if not isinstance(json.loads(spec.cluster_spec_json), dict):
+                yield (
+                    ("cluster_spec_json",),
+                    "--cluster_spec_json: expected a JSON object, such as '{\"pod_spec\": {}}'",
+                )
+        except json.JSONDecodeError as error:
+            yield ("cluster_spec_json",), f"--cluster_spec_json: not JSON: {error}"
+
+
+def _names(command: Command, spec: JobSpec) -> Iterator[Problem]:
+    name = spec.job_name
+    if not name:
+        if command is not Command.WORKER:
+            yield (
+                ("job_name",),
+                "--job_name is missing: status, scale, stop and logs find the job by its name.",
+            )
+    elif not _DNS_LABEL.fullmatch(name):
+        better = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        hint = f"; for example {better}" if better else ""
+        yield (
+            ("job_name",),
+            f"--job_name={name}: pods are named after the job, so only lower-case letters, digits and '-' "
+            f"are allowed, with a letter or digit at both ends{hint}.",
+        )
+    elif len(name) > _LONGEST_JOB_NAME:
+        yield (
+            ("job_name",),
+            f"--job_name={name}: has {len(name)} characters, at most {_LONGEST_JOB_NAME} fit into the names "
+            "of pods.",
+        )
+    if not _DNS_LABEL.fullmatch(spec.namespace):
+        yield ("namespace",), f"--namespace={spec.namespace}: expected lower-case letters, digits and '-'."
+
+
+def _numbers(command: Command, spec: JobSpec) -> Iterator[Problem]:
+    if spec.num_workers == 0:
+        if command not in (Command.MASTER, Command.WORKER):
+            yield (
+                ("num_workers",),
+                "--num_workers=0: somebody has to work; 0 is for a master started by hand "
+                "(python -m edl_allreduce.master.main).",
+            )
+    elif spec.min_workers > spec.num_workers:
+        yield (
+            ("min_workers", "num_workers"),
+            f"--min_workers={spec.min_workers} is more than --num_workers={spec.num_workers}: "
+            "the job would wait for workers that nobody starts.",
+        )
+    if spec.port > 65535:
+        yield ("port",), f"--port={spec.port}: must be at most 65535."
+
+
+def _work(command: Command, spec: JobSpec) -> Iterator[Problem]:
+    """Is it clear what to do, and on which data?"""
+    if spec.job_command and spec.model_def:
+        yield (
+            ("job_command",),
+            "--job_command and --model_def exclude each other: a job runs your script or trains a model "
+            "of the zoo.",
+        )
+    if spec.job_command and spec.distribution_strategy is Strategy.LOCAL:
+        yield (
+            ("job_command",),
+            "--job_command needs --distribution_strategy=AllreduceStrategy; to run the script in one "
+            "process, start it directly.",
+        )
+    if spec.prediction_data and spec.training_data:
+        yield (
+            ("prediction_data",),
+            "--prediction_data and --training_data exclude each other: a job does one of them.",
+        )
+
+    if command is Command.WORKER or (command is Command.MASTER and spec.num_workers == 0):
+        return  # The other side of the connection may know.
+    if not spec.job_command and not spec.model_def:
+        own = " or --job_command='python my_train.py'" if command in (Command.TRAIN, Command.MASTER) else ""
+        yield (
+            ("model_def",),
+            f"--model_def is missing: which model? Give --model_def=directory.file.custom_model{own}.",
+        )
+    for name in _required_data(command, spec):
+        if not getattr(spec, name):
+            yield (name,), f"--{name} is missing: {_WHY[name]}"
+
+
+_WHY: Final = {
+    "training_data": "which records to train on?",
+    "validation_data": "which records to evaluate on?",
+    "prediction_data": "which records to predict?",
+    "checkpoint_dir_for_init": "which trained model? Give the directory with its checkpoints.",
+}
+
+
+def _required_data(command: Command, spec: JobSpec) -> tuple[str, ...]:
+    if spec.job_command:
+        return ()
+    if command is Command.EVALUATE:
+        return ("validation_data", "checkpoint_dir_for_init")
+    if command is Command.PREDICT:
+        return ("prediction_data", "checkpoint_dir_for_init")
+    if command is Command.TRAIN:
+        return ("training_data",)
+    # A master does what its data says.
+    if spec.prediction_data:
+        return ("checkpoint_dir_for_init",)
+    if spec.validation_data and not spec.training_data:
+        return ("checkpoint_dir_for_init",)
+    return ("training_data",)
+
+
+def _cluster(spec: JobSpec, wrong: frozenset[str]) -> Iterator[Problem]:
+    for role in ("master", "worker"):
+        request, limit = f"{role}_resource_request", f"{role}_resource_limit"
+        if wrong.isdisjoint((request, limit)):
+            try:
+                effective_limit(getattr(spec, request), getattr(spec, limit))
+            except UsageError as error:
+                yield (limit,), f"--{limit}: {error}."
+    if spec.cluster_spec and spec.cluster_spec_json:
+        yield (
+            ("cluster_spec",),
+            "--cluster_spec and --cluster_spec_json exclude each other: give one of them.",
+        )
+    if not spec.image_name:
+        for name, why in (("yaml", "writes the manifests of"), ("follow", "shows the table of")):
+            if getattr(spec, name):
+                yield (name,), f"--{name} {why} a job on Kubernetes: give --image_name, too."
