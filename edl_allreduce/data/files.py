@@ -1,0 +1,166 @@
+"""Random reads from many files: few descriptors, few system calls, any number of threads."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_allreduce.errors import DataError
+
+MAX_GAP_BYTES = 64 * 1024
+"""Unwanted bytes that are cheaper to read over than to skip with a second system call."""
+
+MAX_RUN_BYTES = 8 * 1024 * 1024
+"""Upper bound of one read, so that a batch of neighbours does not double the memory it needs."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a source; ``name`` is relative to the root, so that mount points do not matter."""
+
+    path: Path
+    name: str
+    size: int
+
+    @classmethod
+    def of(cls, path: Path, root: Path) -> Self:
+        return cls(path, os.path.relpath(path, root), path.stat().st_size)
+
+
+class FilePool:
+    """Open descriptors by path; those not in use beyond ``limit`` are closed, oldest first.
+
+    pread is used rather than mmap: a file that shrinks while it is read gives a short read, which
+    is an error with a name, and not a SIGBUS that kills the worker.
+    """
+
+    def __init__(self, limit: int = 128) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._fds: OrderedDict[Path, tuple[int, int]] = OrderedDict()  # path -> (descriptor, users)
+        self._closed = False
+
+    @contextmanager
+    def open(self, path: Path) -> Iterator[int]:
+        fd = self._acquire(path)
+        try:
+            yield fd
+        finally:
+            self._release(path)
+
+    def close(self) -> None:
+        """Close what is idle now; a descriptor in use is closed when its reader is done."""
+        with self._lock:
+            self._closed = True
+            self._trim(0)
+
+    def _acquire(self, path: Path) -> int:
+        with self._lock:
+            if self._closed:
+                raise DataError(f"{path}: the source was closed; open it again to read from it")
+            if path in self._fds:
+                fd, users = self._fds.pop(path)
+            else:
+                try:
+                    fd, users = os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0
+                except OSError as error:
+                    raise cannot_read(path, error) from error
+            self._fds[path] = (fd, users + 1)
+            self._trim(self._limit)
+            return fd
+
+    def _release(self, path: Path) -> None:
+        with self._lock:
+            fd, users = self._fds[path]
+            self._fds[path] = (fd, users - 1)
+            self._trim(0 if self._closed else self._limit)
+
+    def _trim(self, limit: int) -> None:
+        excess = len(self._fds) - limit
+        if excess <= 0:
+            return
+        for path in [p for p, (_, users) in self._fds.items() if users == 0][:excess]:
+            os.close(self._fds.pop(path)[0])
+
+
+def pread(fd: int, length: int, offset: int) -> bytes:
+    """Up to ``length`` bytes at ``offset``; shorter only when the file ends."""
+    data = os.pread(fd, length, offset)
+    if len(data) == length or not data:
+        return data
+    parts = [data]  # Linux caps one read at 2 GiB and network file systems may stop earlier.
+    have = len(data)
+    while have < length and (data := os.pread(fd, length - have, offset + have)):
+        parts.append(data)
+        have += len(data)
+    return b"".join(parts)
+
+
+def coalesce(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Cut byte ranges in ascending order into runs [first, last) that one read each shall serve."""
+    if starts.size == 0:
+        return []
+    breaks = np.flatnonzero(starts[1:] - ends[:-1] > MAX_GAP_BYTES) + 1
+    runs: list[tuple[int, int]] = []
+    for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), starts.size], strict=True):
+        while int(ends[last - 1] - starts[first]) > MAX_RUN_BYTES and last - first > 1:
+            # The first range always goes in, however long it is.
+            cut = max(first + 1, int(np.searchsorted(ends[:last], starts[first] + MAX_RUN_BYTES, "right")))
+            if cut >= last:
+                break
+            runs.append((first, cut))
+            first = cut
+        runs.append((first, last))
+    return runs
+
+
+def cannot_read(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{path}: cannot be read ({error.strerror or error}); check that it exists here, that this user may "
+        "read it and, in a cluster, that the volume is mounted in every pod"
+    )
+
+
+class AtomicFile:
+    """A file that appears under its name only when it is whole."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        # The dot hides it from whoever lists the directory; pid and chance keep two writers apart.
+        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        self.stream: BinaryIO = self._temporary.open("xb")
+
+    def commit(self) -> None:
+        if self.stream.closed:
+            return
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        self.stream.close()
+        self._temporary.replace(self.path)
+
+    def abandon(self) -> None:
+        if not self.stream.closed:
+            self.stream.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self.abandon()

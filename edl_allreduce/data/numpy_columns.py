@@ -1,0 +1,132 @@
+"""NumPy arrays as columns: a directory of .npy files, or .npz files with the same names inside."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_allreduce.data.columns import select
+from edl_allreduce.data.files import DataFile
+from edl_allreduce.data.locate import Kind
+from edl_allreduce.data.source import Columns, Indices, Metadata, as_indices, fingerprint_of
+from edl_allreduce.errors import DataError
+
+_ARCHIVE = b"PK\x03\x04"
+
+
+class NumpySource:
+    """Columns by name. ``.npy`` files are memory-mapped, one column each; ``.npz`` files are loaded."""
+
+    def __init__(self, files: Sequence[DataFile], *, columns: Sequence[str] = ()) -> None:
+        archives = [file for file in files if _is_archive(file.path)]
+        if archives and len(archives) != len(files):
+            raise DataError(
+                f"{archives[0].path.parent}: holds .npz and .npy files; give a glob that matches one kind, "
+                "such as '*.npz'"
+            )
+        if archives:
+            self._columns, self._first = _load_archives(archives, columns)
+        else:
+            self._columns, self._first = _map_arrays(files, columns)
+        self._files = tuple(files)
+        dtypes = {name: array.dtype.name for name, array in self._columns.items()}
+        self._metadata = Metadata(Kind.NUMPY, tuple(dtypes), MappingProxyType(dtypes))
+        self._fingerprint = fingerprint_of(Kind.NUMPY, len(self), ((f.name, f.size) for f in files))
+
+    def __len__(self) -> int:
+        return self._first[-1]
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return self._files
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._metadata
+
+    def read(self, indices: Indices) -> Columns:
+        wanted = as_indices(indices, len(self))
+        return {name: array[wanted] for name, array in self._columns.items()}
+
+    def describe(self, index: int) -> str:
+        (checked,) = as_indices([index], len(self)).tolist()
+        if len(self._first) == 2 and len(self._files) > 1:
+            return f"row {checked} of {', '.join(file.name for file in self._files)}"
+        shard = int(np.searchsorted(self._first, checked, side="right")) - 1
+        return f"file {self._files[shard].name}, record {checked - self._first[shard]}"
+
+    def close(self) -> None:
+        self._columns = {}
+
+
+def _is_archive(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(_ARCHIVE)) == _ARCHIVE
+
+
+def _map_arrays(files: Sequence[DataFile], names: Sequence[str]) -> tuple[Columns, list[int]]:
+    columns: Columns = {}
+    for file in files:
+        try:
+            # asarray: a plain view of the mapping, so that what read() returns is a plain array too.
+            array = np.asarray(np.load(file.path, mmap_mode="r", allow_pickle=False))
+        except (OSError, ValueError, EOFError) as error:
+            raise _unreadable(file.path, error) from error
+        columns[file.path.stem] = array
+    where = str(files[0].path.parent)
+    columns = select(columns, names, where=where)
+    return columns, [0, _common_length(columns, where)]
+
+
+def _load_archives(files: Sequence[DataFile], names: Sequence[str]) -> tuple[Columns, list[int]]:
+    parts: list[Columns] = []
+    first = [0]
+    for file in files:
+        try:
+            with np.load(file.path, allow_pickle=False) as archive:
+                chosen = select({name: name for name in archive.files}, names, where=str(file.path))
+                part = {name: archive[name] for name in chosen}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise _unreadable(file.path, error) from error
+        if parts and _shape_of(part) != _shape_of(parts[0]):
+            raise DataError(
+                f"{file.path}: its arrays {_shape_of(part)} differ from those of {files[0].path} "
+                f"{_shape_of(parts[0])}; all archives of a data set need the same names, types and shapes"
+            )
+        first.append(first[-1] + _common_length(part, str(file.path)))
+        parts.append(part)
+    if len(parts) == 1:
+        return parts[0], first
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, first
+
+
+def _shape_of(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: (array.dtype.name, array.shape[1:]) for name, array in columns.items()}
+
+
+def _common_length(columns: Mapping[str, npt.NDArray[Any]], where: str) -> int:
+    lengths = {name: len(array) if array.ndim else -1 for name, array in columns.items()}
+    if len(set(lengths.values())) != 1 or -1 in lengths.values():
+        listed = ", ".join(f"{name} has {n if n >= 0 else 'no'} rows" for name, n in lengths.items())
+        raise DataError(
+            f"{where}: all arrays need the same number of rows, got: {listed or 'no arrays'}; choose "
+            'the columns that belong together with --data_reader_params="columns=x,y"'
+        )
+    return next(iter(lengths.values()))
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(
+        f"{path}: is not a whole NumPy file of numbers or strings ({error}); write it again with numpy.save "
+        "or numpy.savez, without Python objects (pickles are never loaded)"
+    )

@@ -1,0 +1,62 @@
+"""One door to all formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from edl_allreduce.data.locate import Kind, Located, locate, parse_kind
+from edl_allreduce.data.source import Indices, Records, RecordSource
+from edl_allreduce.errors import BadRecord, DataError
+
+
+def open_source(
+    path: str, *, params: Mapping[str, str] | None = None, allow_truncated: bool = False
+) -> RecordSource:
+    """Open a directory, a glob, a file or a comma-separated list of them.
+
+    ``params`` are those of --data_reader_params; ``reader_type`` forces a format, ``columns`` chooses
+    columns. Other keys are for custom readers and for models, and are left alone.
+
+    A file whose end is broken is an error, unless ``allow_truncated``: then what is broken counts as
+    records whose reading raises BadRecord, so that every worker sees and counts the same ones.
+    """
+    params = params or {}
+    forced = parse_kind(params["reader_type"]) if params.get("reader_type") else None
+    located = locate(path, forced)
+    source = _open(located, params, allow_truncated)
+    if len(source) == 0:
+        source.close()
+        raise DataError(
+            f"{path}: {len(located.files)} {located.kind} files, but no record; write the data again"
+        )
+    return source
+
+
+def read_good(source: RecordSource, indices: Indices) -> tuple[Records, tuple[BadRecord, ...]]:
+    """Read what can be read, in the order given, and tell what could not: one error per bad record."""
+    wanted = np.asarray(indices, dtype=np.int64).reshape(-1)
+    bad: list[BadRecord] = []
+    while True:
+        try:
+            return source.read(wanted), tuple(bad)
+        except BadRecord as error:
+            bad.append(error)
+            wanted = wanted[wanted != error.index]
+
+
+def _open(located: Located, params: Mapping[str, str], allow_truncated: bool) -> RecordSource:
+    """Formats are imported when used: some need an extra package."""
+    columns = tuple(name.strip() for name in params.get("columns", "").split(",") if name.strip())
+    match located.kind:
+        case Kind.TFRECORD:
+            from edl_allreduce.data.tfrecord import TFRecordSource
+
+            return TFRecordSource(located.files, allow_truncated=allow_truncated)
+        case Kind.NUMPY:
+            from edl_allreduce.data.numpy_columns import NumpySource
+
+            return NumpySource(located.files, columns=columns)
+        case _:
+            raise DataError(f"{located.root}: reading {located.kind} is not built yet")

@@ -1,0 +1,91 @@
+"""The part that all sources of byte records in files share: which file, which record in it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_allreduce.data.files import DataFile, FilePool
+from edl_allreduce.data.source import Indices, Metadata, as_indices, fingerprint_of
+from edl_allreduce.errors import BadRecord
+
+
+class ShardedBytes(ABC):
+    """Byte records of several files, numbered through in the order of the files."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, files: Sequence[DataFile], counts: Sequence[int]) -> None:
+        self._files = tuple(files)
+        self._first = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
+        self._pool = FilePool()
+        self._fingerprint = fingerprint_of(self.kind, len(self), ((f.name, f.size) for f in self._files))
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return self._files
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @property
+    def metadata(self) -> Metadata:
+        return Metadata(self.kind)
+
+    def read(self, indices: Indices) -> list[bytes]:
+        wanted = as_indices(indices, len(self))
+        order = np.argsort(wanted, kind="stable")
+        ascending = wanted[order]
+        cuts = np.searchsorted(ascending, self._first)
+        records: list[bytes] = []
+        for shard in np.flatnonzero(np.diff(cuts)).tolist():
+            local = ascending[cuts[shard] : cuts[shard + 1]] - self._first[shard]
+            records += self._read_shard(shard, local)
+        if len(records) < 2 or bool((np.diff(order) == 1).all()):
+            return records
+        restored: list[bytes] = [b""] * len(records)
+        for place, record in zip(order.tolist(), records, strict=True):
+            restored[place] = record
+        return restored
+
+    def describe(self, index: int) -> str:
+        shard, local = self._locate(index)
+        offset = self._offset(shard, local)
+        where = f", offset {offset}" if offset is not None else ""
+        return f"file {self._files[shard].name}, record {local}{where}"
+
+    def close(self) -> None:
+        self._pool.close()
+
+    @abstractmethod
+    def _read_shard(self, shard: int, local: npt.NDArray[np.int64]) -> list[bytes]:
+        """Records of one file; ``local`` ascends and may repeat."""
+
+    @abstractmethod
+    def _offset(self, shard: int, local: int) -> int | None:
+        """Byte offset of a record, where the format has one."""
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        (checked,) = as_indices([index], len(self)).tolist()
+        shard = int(np.searchsorted(self._first, checked, side="right")) - 1
+        return shard, checked - int(self._first[shard])
+
+    def _bad(self, shard: int, local: int, what: str, offset: int | None = None) -> BadRecord:
+        index = int(self._first[shard]) + local
+        file = self._files[shard]
+        place = offset if offset is not None else self._offset(shard, local)
+        where = f" at offset {place}" if place is not None else ""
+        return BadRecord(
+            f"{file.path}: record {local}{where} (index {index}) is bad: {what}",
+            index=index,
+            path=str(file.path),
+            offset=place,
+        )

@@ -1,0 +1,146 @@
+"""TFRecord files: (length, masked CRC of length, data, masked CRC of data) one after the other."""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from edl_allreduce.data.files import AtomicFile, DataFile, coalesce, pread
+from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
+from edl_allreduce.data.sharded import ShardedBytes
+
+_HEADER = struct.Struct("<QI")
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_FRAME_BYTES = _HEADER.size + _CRC.size
+_SCAN_BYTES = 1 << 20
+
+
+def masked_crc(data: bytes) -> int:
+    """CRC32C, rotated and shifted as TFRecord wants it."""
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def looks_like_tfrecord(head: bytes) -> bool:
+    """The checksum of the first length is 32 bits that hardly any other format gets right."""
+    return len(head) >= _HEADER.size and _HEADER.unpack_from(head)[1] == masked_crc(head[: _LENGTH.size])
+
+
+class TFRecordSource(ShardedBytes):
+    """Whole records (serialised tf.train.Example, mostly); every checksum is verified when read."""
+
+    kind = "tfrecord"
+
+    def __init__(self, files: Sequence[DataFile], *, allow_truncated: bool = False) -> None:
+        indexes = [load_or_build(file.path, self.kind, build_index) for file in files]
+        for file, index in zip(files, indexes, strict=True):
+            if index.tear is not None and not allow_truncated:
+                raise refuse_tear(file.path, index.tear)
+        # A tear counts as one more record of its file, whose reading fails: so it is seen and counted.
+        self._tears = [index.tear for index in indexes]
+        self._offsets = [
+            np.append(index.table, file.size) if index.tear is not None else index.table
+            for file, index in zip(files, indexes, strict=True)
+        ]
+        super().__init__(files, [offsets.size - 1 for offsets in self._offsets])
+
+    def _offset(self, shard: int, local: int) -> int:
+        return int(self._offsets[shard][local])
+
+    def _read_shard(self, shard: int, local: npt.NDArray[np.int64]) -> list[bytes]:
+        starts, ends = self._offsets[shard][local], self._offsets[shard][local + 1]
+        tear = self._tears[shard]
+        if tear is not None and int(local[-1]) == tear.whole_records:
+            raise self._bad(shard, tear.whole_records, tear.reason)
+        records: list[bytes] = []
+        with self._pool.open(self._files[shard].path) as fd:
+            for first, last in coalesce(starts, ends):
+                base = int(starts[first])
+                data = pread(fd, int(ends[last - 1]) - base, base)
+                spans = zip(
+                    (starts[first:last] - base).tolist(), (ends[first:last] - base).tolist(), strict=True
+                )
+                for number, (start, end) in enumerate(spans, first):
+                    body = data[start + _HEADER.size : end - _CRC.size]
+                    problem = _check(data, start, end, body)
+                    if problem is not None:
+                        raise self._bad(shard, int(local[number]), problem)
+                    records.append(body)
+        return records
+
+
+def _check(data: bytes, start: int, end: int, body: bytes) -> str | None:
+    if len(data) < end:
+        return "the file is shorter than when it was opened"
+    (length,) = _LENGTH.unpack_from(data, start)
+    if length != end - start - _FRAME_BYTES:
+        return f"its length field says {length}, the index says {end - start - _FRAME_BYTES}"
+    (stored,) = _CRC.unpack_from(data, end - _CRC.size)
+    computed = masked_crc(body)
+    if stored != computed:
+        return f"checksum {stored:08x} is stored, its {len(body)} bytes give {computed:08x}"
+    return None
+
+
+def build_index(path: Path) -> FileIndex:
+    """Offsets of all records and the end of the last one, from the length fields alone."""
+    offsets = array("q", [0])
+    with path.open("rb", buffering=0) as stream:
+        fd = stream.fileno()
+        size = os.fstat(fd).st_size
+        position = base = 0
+        window = b""
+        while position < size:
+            at = position - base
+            if at + _HEADER.size > len(window):
+                base, at = position, 0
+                window = pread(fd, _SCAN_BYTES, base)
+            if len(window) < at + _HEADER.size:
+                return _torn(offsets, "the file ends inside the header of a record")
+            length, stored = _HEADER.unpack_from(window, at)
+            if stored != masked_crc(window[at : at + _LENGTH.size]):
+                return _torn(offsets, "the length field of a record does not match its checksum")
+            position += length + _FRAME_BYTES
+            if position > size:
+                missing = position - size
+                return _torn(offsets, f"the file ends {missing} bytes before the end of a record")
+            offsets.append(position)
+    return FileIndex(np.frombuffer(offsets, dtype=np.int64))
+
+
+def _torn(offsets: array[int], reason: str) -> FileIndex:
+    return FileIndex(np.frombuffer(offsets, dtype=np.int64), Tear(offsets[-1], len(offsets) - 1, reason))
+
+
+class TFRecordWriter:
+    """Writes a TFRecord file that appears under its name only when the ``with`` block ends well."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = AtomicFile(path)
+
+    def write(self, record: bytes) -> None:
+        length = _LENGTH.pack(len(record))
+        self._file.stream.write(
+            b"".join((length, _CRC.pack(masked_crc(length)), record, _CRC.pack(masked_crc(record))))
+        )
+
+    def close(self) -> None:
+        self._file.commit()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.__exit__(kind, error, trace)
