@@ -54,6 +54,10 @@ def _open(located: Located, params: Mapping[str, str], allow_truncated: bool) ->
             from edl_allreduce.data.tfrecord import TFRecordSource
 
             return TFRecordSource(located.files, allow_truncated=allow_truncated)
+        case Kind.RECORDIO:
+            from edl_allreduce.data.recordio import RecordIOSource
+
+            return RecordIOSource(located.files, allow_truncated=allow_truncated)
         case Kind.NUMPY:
             from edl_allreduce.data.numpy_columns import NumpySource
 

@@ -62,7 +62,7 @@ def test_columns_are_chosen_by_name(tmp_path):
     source = open_source(str(tmp_path), params={"columns": "y_train, x_train"})
     assert list(source.read([0])) == ["y_train", "x_train"]
     assert len(source) == 6
-    with pytest.raises(DataError, match="no column 'z'.*x_train, y_train"):
+    with pytest.raises(DataError, match=r"no column 'z'.*x_train, y_train"):
         open_source(str(tmp_path), params={"columns": "z"})
 
 

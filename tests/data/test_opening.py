@@ -122,7 +122,7 @@ def test_more_files_than_descriptors_are_read(tmp_path, monkeypatch):
 
 class TestRefusals:
     def test_a_missing_path(self, tmp_path):
-        with pytest.raises(DataError, match="no such file or directory.*--volume"):
+        with pytest.raises(DataError, match=r"no such file or directory.*--volume"):
             open_source(str(tmp_path / "none"))
 
     def test_a_glob_without_match(self, tmp_path):
@@ -156,7 +156,7 @@ class TestRefusals:
 
     def test_a_file_compressed_as_a_whole(self, tmp_path):
         (tmp_path / "a.tfrecord.gz").write_bytes(b"\x1f\x8b\x08\0\0\0\0\0")
-        with pytest.raises(DataError, match="compressed as a whole.*decompress"):
+        with pytest.raises(DataError, match=r"compressed as a whole.*decompress"):
             open_source(str(tmp_path))
 
     def test_the_same_file_twice(self, data):

@@ -152,7 +152,7 @@ def test_a_damaged_length_field_is_a_tear(tmp_path):
     data = bytearray(path.read_bytes())
     data[26:34] = struct.pack("<Q", 11)
     path.write_bytes(data)
-    with pytest.raises(DataError, match="length field .* offset 26, after 1 whole records"):
+    with pytest.raises(DataError, match=r"length field .* offset 26, after 1 whole records"):
         open_source(str(path))
 
 

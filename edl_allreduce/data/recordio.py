@@ -1,0 +1,412 @@
+"""RecordIO as ElasticDL's data sets have it: chunks of records, each chunk checked and compressed.
+
+A chunk is a header of five little-endian 32-bit numbers (magic, CRC32 of the body as stored, compressor,
+size of the body as stored, number of records) and a body of (32-bit length, bytes) per record, stored as
+it is, snappy-framed or gzipped.
+
+ElasticDL's files have chunks of 32 MiB, and shuffled reading would unpack a chunk for a handful of its
+records. So a chunk is unpacked once, to check it and to learn where its records lie; later a record is
+read alone, also from snappy, whose frames (at most 64 KiB) unpack independently. Only gzip has no such
+places: its unpacked chunks are kept in memory, up to a limit.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import cramjam
+import numpy as np
+import numpy.typing as npt
+
+from edl_allreduce.data.files import AtomicFile, DataFile, coalesce, pread
+from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
+from edl_allreduce.data.sharded import ShardedBytes
+from edl_allreduce.errors import DataError
+
+MAGIC = 0x01020304
+_HEADER = struct.Struct("<5I")
+_LENGTH = struct.Struct("<I")
+_OLD_LAYOUT_COMPRESSORS = (1, 2, 3)
+
+CACHE_BYTES = 512 << 20
+"""Memory for unpacked gzip chunks and for the places of records."""
+
+_STREAM_ID = b"\xff\x06\x00\x00sNaPpY"
+_FRAME_COMPRESSED, _FRAME_PLAIN = 0x00, 0x01
+
+
+class Compressor(IntEnum):
+    """Numbers as stored in the chunk header."""
+
+    NONE = 0
+    SNAPPY = 1
+    GZIP = 2
+
+
+# Columns of the index table: one row per chunk.
+_OFFSET, _CRC, _COMPRESSOR, _SIZE, _COUNT = range(5)
+_TORN = -1  # in the compressor's column: this row stands for the broken end of the file
+
+
+class _Damaged(Exception):
+    """Why a chunk or a record cannot be used; becomes a BadRecord that knows the place."""
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """An unpacked chunk; record i is body[starts[i]:ends[i]]."""
+
+    body: bytes
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+
+    @property
+    def weight(self) -> int:
+        return len(self.body) + self.starts.nbytes * 2
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where each record of a chunk lies in the file: bytes [starts, ends), of which, unpacked, ``length``
+    bytes after ``skip`` are the record. ``crc`` guards records of chunks that are not compressed; snappy
+    frames carry their own."""
+
+    snappy: bool
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    skip: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+    crc: npt.NDArray[np.int64]
+
+    @property
+    def weight(self) -> int:
+        return self.starts.nbytes * 5
+
+
+@dataclass(frozen=True)
+class _Broken:
+    """A chunk that failed its check; remembered, so that each of its records fails quickly."""
+
+    reason: str
+    weight: int = 1000
+
+
+_Chunk = _Plain | _Places | _Broken
+
+
+class RecordIOSource(ShardedBytes):
+    """Whole records; the checksum of each chunk is verified before its first record is given out."""
+
+    kind = "recordio"
+
+    def __init__(self, files: Sequence[DataFile], *, allow_truncated: bool = False) -> None:
+        indexes = [load_or_build(file.path, self.kind, build_index) for file in files]
+        for file, index in zip(files, indexes, strict=True):
+            if index.tear is not None and not allow_truncated:
+                raise refuse_tear(file.path, index.tear)
+        self._tables = [index.table for index in indexes]
+        self._tears = [index.tear for index in indexes]
+        self._starts = [np.concatenate(([0], np.cumsum(table[:, _COUNT]))) for table in self._tables]
+        self._cache = _Cache(CACHE_BYTES)
+        super().__init__(files, [int(starts[-1]) for starts in self._starts])
+
+    def _offset(self, shard: int, local: int) -> int:
+        """The offset of the record's chunk: what a person can find in the file."""
+        return int(self._tables[shard][self._chunk_of(shard, local), _OFFSET])
+
+    def _chunk_of(self, shard: int, local: int) -> int:
+        return int(np.searchsorted(self._starts[shard], local, side="right")) - 1
+
+    def _read_shard(self, shard: int, local: npt.NDArray[np.int64]) -> list[bytes]:
+        starts = self._starts[shard]
+        cuts = np.searchsorted(local, starts)
+        records: list[bytes] = []
+        with self._pool.open(self._files[shard].path) as fd:
+            for number in np.flatnonzero(np.diff(cuts)).tolist():
+                rows = local[cuts[number] : cuts[number + 1]] - starts[number]
+                chunk = self._chunk(fd, shard, number)
+                if isinstance(chunk, _Broken):
+                    raise self._bad(shard, int(starts[number] + rows[0]), chunk.reason)
+                if isinstance(chunk, _Plain):
+                    spans = zip(chunk.starts[rows].tolist(), chunk.ends[rows].tolist(), strict=True)
+                    records += [chunk.body[start:end] for start, end in spans]
+                else:
+                    records += self._read_places(fd, shard, chunk, rows, int(starts[number]))
+        return records
+
+    def _chunk(self, fd: int, shard: int, number: int) -> _Chunk:
+        known = self._cache.get((shard, number))
+        if known is not None:
+            return known
+        try:
+            chunk = _load_chunk(fd, self._tables[shard][number].tolist(), self._tears[shard])
+        except _Damaged as damage:
+            chunk = _Broken(str(damage))
+        self._cache.put((shard, number), chunk)
+        return chunk
+
+    def _read_places(
+        self, fd: int, shard: int, places: _Places, rows: npt.NDArray[np.int64], first_local: int
+    ) -> list[bytes]:
+        starts, ends = places.starts[rows], places.ends[rows]
+        skips, lengths, crcs = (
+            places.skip[rows].tolist(),
+            places.length[rows].tolist(),
+            places.crc[rows].tolist(),
+        )
+        records: list[bytes] = []
+        for first, last in coalesce(starts, ends):
+            base = int(starts[first])
+            data = pread(fd, int(ends[last - 1]) - base, base)
+            for at in range(first, last):
+                stored = data[int(starts[at]) - base : int(ends[at]) - base]
+                try:
+                    if places.snappy:
+                        record = _unsnap(_STREAM_ID + stored)[skips[at] : skips[at] + lengths[at]]
+                        sound = len(record) == lengths[at]
+                    else:
+                        record = stored
+                        sound = len(record) == lengths[at] and zlib.crc32(record) == crcs[at]
+                    if not sound:
+                        raise _Damaged("its bytes are not those that were there when the chunk was checked")
+                except _Damaged as damage:
+                    raise self._bad(shard, first_local + int(rows[at]), str(damage), base) from damage
+                records.append(record)
+        return records
+
+
+class _Cache:
+    """The most recently used chunks, up to a total weight in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._weight = 0
+        self._lock = threading.Lock()
+        self._chunks: OrderedDict[tuple[int, int], _Chunk] = OrderedDict()
+
+    def get(self, key: tuple[int, int]) -> _Chunk | None:
+        with self._lock:
+            chunk = self._chunks.get(key)
+            if chunk is not None:
+                self._chunks.move_to_end(key)
+            return chunk
+
+    def put(self, key: tuple[int, int], chunk: _Chunk) -> None:
+        with self._lock:
+            if key in self._chunks:
+                return
+            self._chunks[key] = chunk
+            self._weight += chunk.weight
+            while self._weight > self._limit and len(self._chunks) > 1:
+                self._weight -= self._chunks.popitem(last=False)[1].weight
+
+
+def _load_chunk(fd: int, row: list[int], tear: Tear | None) -> _Chunk:
+    """Read, check and take apart one chunk."""
+    offset, crc, compressor, size, count = row
+    if compressor == _TORN:
+        raise _Damaged(tear.reason if tear is not None else "the file is torn here")
+    stored = pread(fd, size, offset + _HEADER.size)
+    if len(stored) < size:
+        raise _Damaged("the file is shorter than when it was opened")
+    if zlib.crc32(stored) != crc:
+        raise _Damaged(
+            f"checksum {crc:08x} is stored for its chunk, whose bytes give {zlib.crc32(stored):08x}"
+        )
+    match Compressor(compressor):
+        case Compressor.NONE:
+            starts, ends = _spans(stored, count)
+            crcs = [zlib.crc32(stored[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+            base = offset + _HEADER.size
+            nothing = np.zeros_like(starts)
+            return _Places(
+                False, starts + base, ends + base, nothing, ends - starts, np.array(crcs, np.int64)
+            )
+        case Compressor.GZIP:
+            try:
+                body = bytes(cramjam.gzip.decompress(stored))
+            except cramjam.DecompressionError as error:
+                raise _Damaged(f"its gzip chunk cannot be unpacked ({error})") from error
+            return _Plain(body, *_spans(body, count))
+        case Compressor.SNAPPY:
+            starts, ends = _spans(_unsnap(stored), count)
+            return _snappy_places(stored, offset + _HEADER.size, starts, ends)
+
+
+def _unsnap(framed: bytes) -> bytes:
+    try:
+        return bytes(cramjam.snappy.decompress(framed))
+    except cramjam.DecompressionError as error:
+        raise _Damaged(f"its snappy frames cannot be unpacked ({error})") from error
+
+
+def _spans(body: bytes, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """First and last byte of each record in an unpacked body."""
+    spans = np.empty((2, count), np.int64)
+    at = 0
+    for number in range(count):
+        if at + _LENGTH.size > len(body):
+            raise _Damaged(f"its chunk promises {count} records and holds {number}")
+        start = at + _LENGTH.size
+        at = start + _LENGTH.unpack_from(body, at)[0]
+        spans[0, number], spans[1, number] = start, at
+    if at != len(body):
+        raise _Damaged(f"its chunk's {count} records end at byte {at} of {len(body)}")
+    return spans[0], spans[1]
+
+
+def _snappy_places(
+    stored: bytes, base: int, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> _Places:
+    """Which frames hold each record, and how far into what they unpack to it begins."""
+    frame_at, data_at = [], [0]  # per data frame: where it begins in the file; where its data begins unpacked
+    at = 0
+    while at < len(stored):
+        kind, length = stored[at], int.from_bytes(stored[at + 1 : at + 4], "little")
+        if kind in (_FRAME_COMPRESSED, _FRAME_PLAIN):
+            unpacked = length - 4 if kind == _FRAME_PLAIN else _varint(stored, at + 8)
+            if unpacked:
+                frame_at.append(at)
+                data_at.append(data_at[-1] + unpacked)
+        at += 4 + length
+    frame_at.append(len(stored))
+    frames, data = np.array(frame_at, np.int64), np.array(data_at, np.int64)
+    first = np.searchsorted(data, starts, side="right") - 1
+    last = np.searchsorted(data, ends, side="left")
+    return _Places(
+        True,
+        frames[first] + base,
+        frames[last] + base,
+        starts - data[first],
+        ends - starts,
+        np.zeros_like(starts),
+    )
+
+
+def _varint(data: bytes, at: int) -> int:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value
+        at, shift = at + 1, shift + 7
+
+
+def build_index(path: Path) -> FileIndex:
+    """One row per chunk, from the headers alone."""
+    rows: list[tuple[int, int, int, int, int]] = []
+    records = 0
+    with path.open("rb", buffering=0) as stream:
+        fd = stream.fileno()
+        size = os.fstat(fd).st_size
+        at = 0
+        while at < size:
+            header = pread(fd, _HEADER.size, at)
+            if len(header) < _HEADER.size:
+                return _torn(rows, at, records, 1, "the file ends inside the header of a chunk")
+            magic, crc, compressor, length, count = _HEADER.unpack(header)
+            if magic != MAGIC:
+                return _torn(
+                    rows, at, records, 1, f"a chunk should begin here, but its mark is {magic:#010x}"
+                )
+            if compressor not in Compressor.__members__.values():
+                if not rows and length in _OLD_LAYOUT_COMPRESSORS:
+                    raise DataError(
+                        f"{path}: has the layout of the older pure-Python pyrecordio (number of records "
+                        "before the checksum), which is not read; write the data again with elasticdl data "
+                        "make or with pyrecordio 0.0.6 or newer"
+                    )
+                return _torn(rows, at, records, 1, f"a chunk names the unknown compressor {compressor}")
+            end = at + _HEADER.size + length
+            if end > size:
+                reason = f"the file ends {end - size} bytes before the end of a chunk of {count} records"
+                return _torn(rows, at, records, count, reason)
+            rows.append((at, crc, compressor, length, count))
+            records += count
+            at = end
+    return FileIndex(_table(rows))
+
+
+def _torn(
+    rows: list[tuple[int, int, int, int, int]], at: int, whole: int, lost: int, reason: str
+) -> FileIndex:
+    """What is lost counts as records, whose reading fails: so it is seen and counted."""
+    return FileIndex(_table([*rows, (at, 0, _TORN, 0, max(lost, 1))]), Tear(at, whole, reason))
+
+
+def _table(rows: list[tuple[int, int, int, int, int]]) -> npt.NDArray[np.int64]:
+    return np.array(rows, np.int64).reshape(-1, 5)
+
+
+class RecordIOWriter:
+    """Writes a RecordIO file that appears under its name only when the ``with`` block ends well.
+
+    Chunks are small (ElasticDL's were 32 MiB), so that few bytes are unpacked for the first record of
+    one; each record gets snappy frames of its own, so that later it unpacks alone. Other readers do not
+    notice.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compressor: Compressor = Compressor.SNAPPY,
+        max_chunk_bytes: int = 1 << 20,
+    ) -> None:
+        self._file = AtomicFile(path)
+        self._compressor = compressor
+        self._max = max_chunk_bytes
+        self._records: list[bytes] = []
+        self._bytes = 0
+
+    def write(self, record: bytes) -> None:
+        if self._records and self._bytes + len(record) > self._max:
+            self._flush()
+        self._records.append(record)
+        self._bytes += len(record)
+
+    def close(self) -> None:
+        self._flush()
+        self._file.commit()
+
+    def _flush(self) -> None:
+        if not self._records:
+            return
+        parts = [_LENGTH.pack(len(record)) + record for record in self._records]
+        match self._compressor:
+            case Compressor.NONE:
+                stored = b"".join(parts)
+            case Compressor.GZIP:
+                stored = bytes(cramjam.gzip.compress(b"".join(parts)))
+            case Compressor.SNAPPY:
+                stored = _STREAM_ID + b"".join(map(_frames, parts))
+        header = _HEADER.pack(MAGIC, zlib.crc32(stored), self._compressor, len(stored), len(self._records))
+        self._file.stream.write(header + stored)
+        self._records, self._bytes = [], 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._file.abandon()
+
+
+def _frames(data: bytes) -> bytes:
+    """Snappy frames of one record, without the stream's identifier."""
+    return bytes(cramjam.snappy.compress(data)).removeprefix(_STREAM_ID)
