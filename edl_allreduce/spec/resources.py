@@ -57,12 +57,26 @@ def amount(value: str) -> Fraction:
 
 
 def effective_limit(request: str, limit: str) -> dict[str, str]:
-    """The limit of a pod: what --*_resource_limit says, and the request when it says nothing."""
+    """The limit of a pod: what --*_resource_limit says, and the request when it says nothing.
+
+    Kubernetes wants a limit for every device, equal to the request, so devices are taken over.
+    """
     wanted, allowed = parse_resources(request), parse_resources(limit or request)
+    for name, value in wanted.items():
+        if _is_device(name):
+            allowed.setdefault(name, value)
     for name, value in allowed.items():
-        if name in wanted and amount(wanted[name]) > amount(value):
+        if name not in wanted:
+            continue
+        if amount(wanted[name]) > amount(value):
             raise UsageError(f"the limit {name}={value} is less than the request {name}={wanted[name]}")
+        if _is_device(name) and amount(wanted[name]) != amount(value):
+            raise UsageError(f"request and limit of {name} differ: devices are not shared, so both are equal")
     return allowed
+
+
+def _is_device(name: str) -> bool:
+    return "/" in name
 
 
 def _name(given: str) -> str:
