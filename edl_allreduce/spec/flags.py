@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import enum
 import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import validate
 from edl_allreduce.spec.declare import Command, Flag, Group, flag_of
 from edl_allreduce.spec.job import JobSpec, Strategy
 from edl_allreduce.spec.legacy import LEGACY, PARAMETER_SERVER_STRATEGIES, Kind, LegacyFlag
+from edl_allreduce.spec.words import Parser, nearest
 
 # ElasticDL's rule: these words are true and every other one is false.
 _TRUE: Final = frozenset({"true", "yes", "t", "y"})
@@ -145,33 +145,12 @@ def help_text(command: Command | str) -> str:
     return _parser(Command(command)).format_help()
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that the user most likely meant."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
-
-
 # -- words ---------------------------------------------------------------------------------------------------
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse that reports like the rest of this package."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message[0].upper()}{message[1:]}.\nSee `{self.prog} --help`.")
 
 
 @functools.cache
 def _parser(command: Command) -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog=_PROGRAMS[command],
-        usage=f"{_PROGRAMS[command]} {_USAGE[command]}",
-        description=_ABOUT[command],
-        epilog=_epilog(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-    )
+    parser = Parser(_PROGRAMS[command], _USAGE[command], _ABOUT[command], _epilog())
     groups = {
         group: parser.add_argument_group(str(group))
         for group in Group
@@ -185,6 +164,7 @@ def _parser(command: Command) -> argparse.ArgumentParser:
         target.add_argument(
             f"--{name}",
             dest=name,
+            default=argparse.SUPPRESS,
             **_arity(isinstance(field.default, bool)),
             metavar=info.metavar or _choices_metavar(field.default),
             help=_help(info, getattr(defaults, name)) if shown else argparse.SUPPRESS,
@@ -193,6 +173,7 @@ def _parser(command: Command) -> argparse.ArgumentParser:
         parser.add_argument(
             f"--{legacy.name}",
             dest=legacy.name,
+            default=argparse.SUPPRESS,
             **_arity(legacy.boolean_default is not None),
             help=argparse.SUPPRESS,
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from fractions import Fraction
 from typing import Final
 
 from edl_allreduce.errors import UsageError
+from edl_allreduce.spec.words import did_you_mean
 
 _CPU: Final = re.compile(r"\d+(\.\d+)?|[1-9]\d*m")
 _BYTES: Final = re.compile(r"[1-9]\d*([EPTGMK]i?)")
@@ -84,10 +84,9 @@ def _name(given: str) -> str:
         return _NAMES[given]
     if _DEVICE.fullmatch(given):
         return given
-    close = difflib.get_close_matches(given.lower(), list(_NAMES), n=1)
-    guess = f" Did you mean {close[0]}?" if close else ""
     raise UsageError(
-        f"unknown resource {given!r}; known are {', '.join(_NAMES)} and devices such as amd.com/gpu.{guess}"
+        f"unknown resource {given!r}; known are {', '.join(_NAMES)} and devices such as amd.com/gpu."
+        + did_you_mean(given.lower(), _NAMES)
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from typing import Final
 
 from edl_allreduce.errors import UsageError
+from edl_allreduce.spec.words import did_you_mean
 
 _KEYS: Final = ("claim_name", "host_path", "mount_path", "sub_path", "type")
 
@@ -66,9 +66,9 @@ def _keys(part: str) -> dict[str, str]:
         if not equals or not value:
             raise UsageError(f"{pair!r}: expected key=value, as in claim_name=data,mount_path=/data")
         if key not in _KEYS:
-            close = difflib.get_close_matches(key, _KEYS, n=1)
-            guess = f" Did you mean {close[0]}?" if close else ""
-            raise UsageError(f"unknown key {key!r} in {part!r}; known are {', '.join(_KEYS)}.{guess}")
+            raise UsageError(
+                f"unknown key {key!r} in {part!r}; known are {', '.join(_KEYS)}.{did_you_mean(key, _KEYS)}"
+            )
         if key in result:
             raise UsageError(f"{key!r} is given twice in {part!r}; separate volumes by ';'")
         result[key] = value

@@ -1,0 +1,143 @@
+"""Find the command, run it, turn its end into an exit code.
+
+Commands are named here and imported only when they run, so that `elasticdl --help` costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from edl_allreduce.errors import EdlError, SetupError, UsageError
+from edl_allreduce.spec.words import did_you_mean
+
+INTERRUPTED: Final = 130
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A command: what it does in one line, and the function `main(argv) -> exit code` that does it."""
+
+    summary: str
+    target: str
+
+
+# In the order in which help shows them.
+COMMANDS: Final[Mapping[str, Entry]] = {
+    "train": Entry("train a model, on this machine or on Kubernetes", "edl_allreduce.cli.train:train"),
+    "evaluate": Entry("evaluate a trained model", "edl_allreduce.cli.train:evaluate"),
+    "predict": Entry("predict with a trained model", "edl_allreduce.cli.train:predict"),
+    "status": Entry("show jobs, or one job with its workers", "edl_allreduce.cli.status:main"),
+    "top": Entry("live view of a running job", "edl_allreduce.cli.top:main"),
+    "logs": Entry("show what workers and master printed", "edl_allreduce.cli.logs:main"),
+    "events": Entry("show what happened to a job, with reasons", "edl_allreduce.cli.events:main"),
+    "scale": Entry("change the number of workers while training", "edl_allreduce.cli.scale:main"),
+    "stop": Entry("stop a job at a step boundary", "edl_allreduce.cli.stop:main"),
+    "hosts": Entry("print the ring's members for horovodrun", "edl_allreduce.cli.hosts:main"),
+    "audit": Entry("prove that each record was used exactly once", "edl_allreduce.cli.audit:main"),
+    "data": Entry("make, convert and inspect training data", "edl_allreduce.cli.data:main"),
+    "zoo": Entry("make, build and push the image of a model zoo", "edl_allreduce.cli.zoo:main"),
+    "doctor": Entry("check this machine and say what is missing", "edl_allreduce.cli.doctor:main"),
+    "version": Entry("print the version", "edl_allreduce.cli.version:main"),
+}
+
+_EXAMPLES: Final = """\
+Examples:
+  elasticdl doctor
+  elasticdl train --job_name=digits --model_zoo=model_zoo --model_def=mnist.mnist_cnn.custom_model \\
+      --training_data=data/train --num_workers=4
+
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `elasticdl` with these arguments. Errors that we know end in one message, never in a traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except EdlError as error:
+        print(f"elasticdl: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has gone. Python would complain when it flushes standard output at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def load(target: str) -> Callable[..., int]:
+    """Import 'module:function'."""
+    module, _, name = target.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "edl_allreduce":
+            raise SetupError(f"This installation lacks {error.name}; install edl-allreduce again.") from error
+        raise SetupError(
+            f"The Python package {missing!r} is missing. `elasticdl doctor` says how to install it."
+        ) from error
+    assert callable(function)
+    return function  # type: ignore[no-any-return]  # what a module exports is known only when it is imported
+
+
+def available() -> dict[str, Entry]:
+    """The commands whose code is installed; looked up, not imported."""
+    return {
+        name: entry
+        for name, entry in COMMANDS.items()
+        if importlib.util.find_spec(entry.target.partition(":")[0]) is not None
+    }
+
+
+def overview() -> str:
+    """What `elasticdl --help` prints."""
+    commands = available()
+    width = max(map(len, commands))
+    lines = [f"  {name:{width}}  {entry.summary}" for name, entry in commands.items()]
+    return "\n".join(
+        [
+            "usage: elasticdl COMMAND [flags]",
+            "",
+            "Elastic training for TensorFlow: workers come and go, no step is lost.",
+            "",
+            "Commands (each teaches with --help):",
+            *lines,
+            "",
+            _EXAMPLES,
+        ]
+    )
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words:
+        print(overview())
+        return 1
+    name, *rest = words
+    if name in ("-h", "--help", "help"):
+        if name == "help" and rest:
+            return _dispatch([rest[0], "--help"])
+        print(overview())
+        return 0
+    if name == "--version":
+        name = "version"
+    commands = available()
+    if name not in commands:
+        what = "flag" if name.startswith("-") else "command"
+        raise UsageError(
+            f"Unknown {what} {name!r}.{did_you_mean(name, commands)}\n"
+            f"Commands: {', '.join(commands)}. See `elasticdl --help`."
+        )
+    try:
+        return load(commands[name].target)(rest)
+    except SystemExit as stop:
+        # argparse leaves this way after it has printed help.
+        return stop.code if isinstance(stop.code, int) else 0
