@@ -1,27 +1,8 @@
-"""The only module that reads a clock or sleeps."""
+"""The only module that reads a clock."""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
-
-
-class Clock(Protocol):
-    """Time as shells see it. Tests bring their own."""
-
-    def now(self) -> float: ...
-
-    def wall(self) -> float: ...
-
-
-class SystemClock:
-    """Monotonic time for deadlines, wall time for people."""
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def wall(self) -> float:
-        return time.time()
 
 
 def now() -> float:

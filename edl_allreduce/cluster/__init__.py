@@ -1,0 +1,1 @@
+"""What runs workers: local processes or pods, behind one Protocol."""

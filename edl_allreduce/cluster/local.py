@@ -1,0 +1,102 @@
+"""Workers as processes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from edl_allreduce.cluster.base import Ended
+from edl_allreduce.core.relaunch import Cause
+
+EXIT_INVALID = 3
+TAIL_BYTES = 4096
+
+FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+
+
+class LocalCluster:
+    """Each worker is a process in a session of its own, so that Ctrl-C in a terminal reaches the master only."""
+
+    def __init__(self, argv_of: Callable[[int], list[str]], log_dir: Path, environment: dict[str, str]) -> None:
+        self._argv_of = argv_of
+        self._log_dir = log_dir
+        self._environment = environment
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._ends: asyncio.Queue[Ended] = asyncio.Queue()
+        self._watchers: set[asyncio.Task[None]] = set()
+
+    def log_path(self, worker_id: int) -> Path:
+        return self._log_dir / f"worker-{worker_id}.log"
+
+    async def launch(self, worker_id: int) -> None:
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        # The worker writes its own file: a pipe would end with the master, and the worker with it.
+        with self.log_path(worker_id).open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *self._argv_of(worker_id),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **self._environment},
+            )
+        self._processes[worker_id] = process
+        watcher = asyncio.create_task(self._watch(worker_id, process))
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
+
+    async def _watch(self, worker_id: int, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        del self._processes[worker_id]
+        await self._ends.put(Ended(worker_id, *classify(code)))
+
+    async def terminate(self, worker_id: int) -> None:
+        self._signal(worker_id, signal.SIGTERM)
+
+    async def kill(self, worker_id: int) -> None:
+        self._signal(worker_id, signal.SIGKILL)
+
+    def _signal(self, worker_id: int, number: signal.Signals) -> None:
+        process = self._processes.get(worker_id)
+        if process is not None and process.returncode is None:
+            process.send_signal(number)
+
+    async def next_end(self) -> Ended:
+        return await self._ends.get()
+
+    def identity(self, worker_id: int) -> int:
+        process = self._processes.get(worker_id)
+        return process.pid if process is not None else 0
+
+    def last_words(self, worker_id: int) -> str:
+        try:
+            with self.log_path(worker_id).open("rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(0, log.tell() - TAIL_BYTES))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    async def close(self) -> None:
+        for worker_id in list(self._processes):
+            self._signal(worker_id, signal.SIGKILL)
+        while self._watchers:
+            await asyncio.wait(self._watchers)
+
+
+def classify(code: int) -> tuple[Cause, str]:
+    """What an exit status says about why a worker ended."""
+    if code == 0:
+        return Cause.FINISHED, "exited with 0"
+    if code == EXIT_INVALID:
+        return Cause.INVALID, "could not begin"
+    if code < 0:
+        number = signal.Signals(-code)
+        cause = Cause.DISRUPTED if number in FROM_OUTSIDE else Cause.CRASHED
+        return cause, f"was ended by {number.name}"
+    return Cause.CRASHED, f"exited with {code}"

@@ -1,0 +1,567 @@
+"""The master: hears workers, asks the pure core what to do, and does it.
+
+One asyncio loop owns all state, so nothing is locked. Every event of a worker goes through
+`membership.handle`; what it answers is carried out by `_perform`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import statistics
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from edl_allreduce import clock
+from edl_allreduce.cluster.base import Cluster, Ended
+from edl_allreduce.core import health, membership, relaunch
+from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.membership import Standing
+from edl_allreduce.core.relaunch import Cause
+from edl_allreduce.rpc import messages
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.1
+LAST_EVENTS = 200
+HANG_UP = None
+
+
+class Phase(str, Enum):
+    """Of the whole job. The last three are final."""
+
+    STARTING = "Starting"
+    TRAINING = "Training"
+    WAITING = "Waiting"
+    FINISHING = "Finishing"
+    SUCCEEDED = "Succeeded"
+    STOPPED = "Stopped"
+    FAILED = "Failed"
+
+
+FINAL = frozenset({Phase.SUCCEEDED, Phase.STOPPED, Phase.FAILED})
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What the master must know of the job."""
+
+    job_name: str
+    num_workers: int
+    min_workers: int
+    cool_down: float
+    deadlines: Deadlines
+    crash_budget: int
+    global_batch: int
+    records_per_epoch: int = 0
+    recover_until: float = 0.0
+
+
+@dataclass
+class _Peer:
+    """A connected worker."""
+
+    hello: messages.Hello
+    outbox: asyncio.Queue[messages.FromMaster | None] = field(default_factory=asyncio.Queue)
+    pulse: health.Pulse = field(default_factory=lambda: health.Pulse(heard=clock.now()))
+    last: messages.Pulse | None = None
+
+
+@dataclass
+class _Slot:
+    """A worker that this master started."""
+
+    launched: float
+    draining: bool = False
+    evicted: relaunch.Cause | None = None
+    uid: str = ""
+    failure: str = ""
+    """What user code raised, in its own words."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How the job ended."""
+
+    phase: Phase
+    reason: str
+    step: int
+    path: str
+    reforms: list[messages.Reformed]
+
+
+class Job:
+    """One training job."""
+
+    def __init__(
+        self,
+        options: JobOptions,
+        cluster: Cluster,
+        on_event: Callable[[messages.EventRecord], None] = lambda event: None,
+    ) -> None:
+        self.options = options
+        self._cluster = cluster
+        self._on_event = on_event
+        self._state = membership.State(
+            membership.Options(
+                wanted=options.num_workers,
+                minimum=options.min_workers,
+                cool_down=options.cool_down,
+                deadlines=options.deadlines,
+                recover_until=options.recover_until,
+            )
+        )
+        self._peers: dict[str, _Peer] = {}
+        self._gone: set[str] = set()
+        """Uids that were lost or evicted; they do not come back."""
+        self._slots: dict[int, _Slot] = {}
+        self._next_id = 0
+        self._wanted = options.num_workers
+        self._launch_after = 0.0
+        self._failures = 0
+        self._phase = Phase.STARTING
+        self._reason = ""
+        self._stopping = ""
+        self._step = 0
+        self._total_steps = 0
+        self._fingerprint = ""
+        self._exporter = ""
+        self._finishers: list[str] = []
+        self._path = ""
+        self._began = clock.now()
+        self._events: list[messages.EventRecord] = []
+        self._serial = 0
+        self._waiting_for = ""
+        self._reforms: list[messages.Reformed] = []
+        self._over = asyncio.Event()
+        self._effects: set[asyncio.Task[None]] = set()
+
+    # -------------------------------------------------------------------------------------- life cycle
+
+    async def run(self) -> Result:
+        """Until the job is over and no worker is left."""
+        helpers = [asyncio.create_task(self._watch_ends()), asyncio.create_task(self._tick())]
+        over = asyncio.create_task(self._over.wait())
+        try:
+            done, _ = await asyncio.wait([*helpers, over], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # a bug in a helper must not look like a job that waits
+            await self._let_go()
+        finally:
+            for task in [*helpers, over]:
+                task.cancel()
+            await self._cluster.close()
+        return Result(self._phase, self._reason, self._step, self._path, self._reforms)
+
+    def stop(self, reason: str) -> None:
+        """Stop at the next step boundary."""
+        if self._stopping or self._phase in FINAL:
+            return
+        self._stopping = reason
+        self._tell("stop", f"stopping at the next step boundary: {reason}")
+        members = {m.seat.uid for m in self._state.alive()}
+        if not members or not any(m.joined for m in self._state.alive()):
+            self._end(Phase.STOPPED, reason)
+            return
+        for uid, peer in self._peers.items():
+            message = messages.Stop(reason) if uid in members else messages.Release()
+            peer.outbox.put_nowait(message)
+
+    def scale(self, count: int) -> None:
+        """Change the number of workers; surplus ones drain, missing ones are started."""
+        self._tell("scale", f"from {self._wanted} to {count} workers")
+        self._wanted = count
+        self._handle(membership.Wanted(count))
+        active = sorted(i for i, slot in self._slots.items() if not slot.draining)
+        for worker_id in active[count:]:
+            slot = self._slots[worker_id]
+            slot.draining = True
+            peer = self._peers.get(slot.uid)
+            if peer is not None:
+                peer.outbox.put_nowait(messages.Drain())
+            else:
+                self._later(self._cluster.terminate(worker_id))
+        self._reconcile()
+
+    def kill_all(self) -> None:
+        """End at once, without a result (Ctrl-C twice)."""
+        self._end(Phase.STOPPED, "interrupted twice: workers were killed")
+        for worker_id in self._slots:
+            self._later(self._cluster.kill(worker_id))
+
+    async def answer(self, command: messages.Command) -> messages.JobStatus:
+        match command:
+            case messages.Scale(count):
+                self.scale(count)
+            case messages.StopJob(reason):
+                self.stop(reason)
+        return self.status()
+
+    # ------------------------------------------------------------------------------------ worker streams
+
+    async def attend(
+        self, requests: AsyncIterator[messages.FromWorker], address: str
+    ) -> AsyncIterator[messages.FromMaster]:
+        """One worker's stream, from hello to the end of its process."""
+        hello = await anext(requests, None)
+        if not isinstance(hello, messages.Hello):
+            return
+        refusal = self._refusal(hello)
+        if refusal:
+            yield messages.Evicted(refusal)
+            return
+        uid = hello.seat.uid
+        peer = _Peer(hello)
+        self._peers[uid] = peer
+        slot = self._slots.get(hello.seat.worker_id)
+        if slot is not None:
+            slot.uid = uid
+        self._next_id = max(self._next_id, hello.seat.worker_id + 1)
+        self._tell("hello", f"worker {hello.seat.worker_id} connected from {hello.seat.host}")
+        self._handle(membership.Hello(hello.seat, hello.plan, hello.step, hello.done))
+        reader = asyncio.create_task(self._read(uid, peer, requests))
+        try:
+            while (message := await peer.outbox.get()) is not HANG_UP:
+                yield message
+        finally:
+            reader.cancel()
+            self._hung_up(uid)
+
+    def _refusal(self, hello: messages.Hello) -> str:
+        if hello.protocol != messages.PROTOCOL:
+            return (
+                f"the worker speaks protocol {hello.protocol} (version {hello.version}), the master "
+                f"{messages.PROTOCOL}; use the same version for both"
+            )
+        if hello.seat.uid in self._gone:
+            return "the ring went on without this worker"
+        if self._phase in FINAL or self._phase is Phase.FINISHING:
+            return "the job is over"
+        return ""
+
+    async def _read(self, uid: str, peer: _Peer, requests: AsyncIterator[messages.FromWorker]) -> None:
+        try:
+            async for message in requests:
+                self._hear(uid, peer, message)
+        finally:
+            peer.outbox.put_nowait(HANG_UP)
+
+    def _hung_up(self, uid: str) -> None:
+        peer = self._peers.pop(uid, None)
+        if peer is None:
+            return
+        self._gone.add(uid)
+        if uid == self._exporter and self._phase is Phase.FINISHING:
+            self._export_next()
+        if self._phase not in FINAL:
+            self._handle(membership.Lost(uid, "is gone (its connection closed)"))
+
+    def _hear(self, uid: str, peer: _Peer, message: messages.FromWorker) -> None:
+        now = clock.now()
+        worker_id = peer.hello.seat.worker_id
+        match message:
+            case messages.Pulse():
+                peer.pulse = peer.pulse.beat(message.activity, message.step, now)
+                peer.last = message
+                if message.generation == self._state.generation:
+                    self._step = message.step
+            case messages.Ready():
+                self._ready(uid, peer, message)
+            case messages.Entered(generation):
+                self._handle(membership.Entered(uid, generation))
+            case messages.Joined(generation, step):
+                if generation == self._state.generation:
+                    self._step = step
+                self._handle(membership.Joined(uid, generation, step))
+            case messages.Out(generation, step, reason):
+                self._handle(membership.Out(uid, generation, step, reason))
+            case messages.Done(generation, step, stopped):
+                if not stopped:
+                    self._step = step
+                self._handle(membership.Done(uid, generation, step))
+            case messages.Draining():
+                if worker_id in self._slots:
+                    self._slots[worker_id].draining = True
+                self._tell("drain", f"worker {worker_id} drains")
+                self._handle(membership.Draining(uid))
+                self._reconcile()
+            case messages.KvSet(generation, key, value):
+                self._pass_on(generation, key, value)
+            case messages.Reformed():
+                self._reforms.append(message)
+                self._tell(
+                    "re-form",
+                    f"worker {worker_id} goes on in generation {message.generation} after {message.pause:.3f} s",
+                )
+            case messages.Failed():
+                if worker_id in self._slots:
+                    self._slots[worker_id].failure = message.summary if message.invalid else message.traceback
+                self._tell("failure", f"worker {worker_id}: {message.summary}")
+            case messages.Exported(path, error):
+                self._exported(path, error)
+
+    def _ready(self, uid: str, peer: _Peer, message: messages.Ready) -> None:
+        worker_id = peer.hello.seat.worker_id
+        self._total_steps = message.total_steps
+        if self._fingerprint and message.fingerprint != self._fingerprint:
+            self._end(
+                Phase.FAILED,
+                f"worker {worker_id} sees other training data than the rest (fingerprint "
+                f"{message.fingerprint}, expected {self._fingerprint}); give all of them the same files",
+            )
+            return
+        self._fingerprint = message.fingerprint
+        self._tell("ready", f"worker {worker_id} is ready")
+        self._handle(membership.Ready(uid, message.step, message.has_state))
+
+    def _pass_on(self, generation: int, key: str, value: bytes) -> None:
+        """Keys of a rendezvous go to its members only; an older generation is over."""
+        plan = self._state.plan
+        if plan is None or plan.generation != generation:
+            return
+        entry = messages.KvEntry(generation, key, value)
+        for seat in plan.members:
+            peer = self._peers.get(seat.uid)
+            if peer is not None:
+                peer.outbox.put_nowait(entry)
+
+    # ------------------------------------------------------------------------------------------ decisions
+
+    def _handle(self, event: membership.Event) -> None:
+        if self._phase in FINAL:
+            return
+        self._state, actions = membership.handle(self._state, event, clock.now())
+        for action in actions:
+            self._perform(action)
+        waiting = self._state.waiting_for
+        if waiting != self._waiting_for:
+            self._waiting_for = waiting
+            if waiting:
+                log.info("waiting: %s", waiting)
+        if self._phase in (Phase.TRAINING, Phase.WAITING):
+            trains = any(m.joined for m in self._state.alive())
+            self._phase = Phase.TRAINING if trains or not waiting else Phase.WAITING
+
+    def _perform(self, action: membership.Action) -> None:
+        match action:
+            case membership.Publish(plan, abort, reason):
+                ids = ", ".join(str(seat.worker_id) for seat in plan.members)
+                self._tell("plan", f"generation {plan.generation}: workers {ids}, because {reason}")
+                self._phase = Phase.TRAINING
+                message = messages.NewPlan(plan, abort, reason)
+                for peer in self._peers.values():
+                    peer.outbox.put_nowait(message)
+            case membership.Abort(generation, uids, reason):
+                self._tell("abort", f"generation {generation}: {reason}")
+                for uid in uids:
+                    if uid in self._peers:
+                        self._peers[uid].outbox.put_nowait(messages.AbortRing(generation, reason))
+            case membership.Evict(uid, reason):
+                self._evict(uid, Cause.STUCK, reason)
+            case membership.Finish(uids, step):
+                self._step = step
+                self._phase = Phase.FINISHING
+                self._tell("finish", f"training is complete after {step} steps")
+                self._finishers = list(uids)
+                self._export_next()
+
+    def _evict(self, uid: str, cause: Cause, reason: str) -> None:
+        peer = self._peers.get(uid)
+        if peer is None:
+            return
+        worker_id = peer.hello.seat.worker_id
+        self._tell("evict", f"worker {worker_id} {reason}")
+        self._gone.add(uid)
+        peer.outbox.put_nowait(messages.Evicted(reason))
+        peer.outbox.put_nowait(HANG_UP)
+        if worker_id in self._slots:
+            self._slots[worker_id].evicted = cause
+            self._later(self._cluster.kill(worker_id))
+        self._handle(membership.Lost(uid, reason))
+
+    # ----------------------------------------------------------------------------------------- the end
+
+    def _export_next(self) -> None:
+        while self._finishers:
+            uid = self._finishers.pop(0)
+            if uid in self._peers:
+                self._exporter = uid
+                self._peers[uid].outbox.put_nowait(messages.Export())
+                return
+        self._end(Phase.FAILED, "every worker that had the final model was lost before it was written")
+
+    def _exported(self, path: str, error: str) -> None:
+        self._path = path
+        if error:
+            self._end(Phase.FAILED, f"the result could not be written: {error}")
+        elif self._stopping:
+            self._end(Phase.STOPPED, self._stopping)
+        else:
+            self._end(Phase.SUCCEEDED, f"{self._step} steps")
+
+    def _end(self, phase: Phase, reason: str) -> None:
+        if self._phase in FINAL:
+            return
+        self._phase, self._reason = phase, reason
+        self._tell("end", f"{phase.value}: {reason}")
+        for peer in self._peers.values():
+            peer.outbox.put_nowait(messages.Release())
+        self._over.set()
+
+    async def _let_go(self) -> None:
+        """Give released workers time to exit by themselves."""
+        deadline = clock.now() + self.options.deadlines.failure_detection
+        for worker_id, slot in self._slots.items():
+            if not slot.uid:
+                await self._cluster.terminate(worker_id)
+        while (self._peers or self._slots) and clock.now() < deadline:
+            await asyncio.sleep(TICK_SECONDS / 5)
+
+    # ------------------------------------------------------------------------------------- keeping workers
+
+    def _reconcile(self) -> None:
+        """Start what is missing."""
+        if self._phase in FINAL or self._phase is Phase.FINISHING or self._stopping:
+            return
+        if clock.now() < self._launch_after:
+            return
+        active = sum(not slot.draining for slot in self._slots.values())
+        for _ in range(self._wanted - active):
+            worker_id = self._next_id
+            self._next_id += 1
+            self._slots[worker_id] = _Slot(clock.now())
+            self._tell("launch", f"worker {worker_id} starts")
+            self._later(self._cluster.launch(worker_id))
+
+    async def _watch_ends(self) -> None:
+        while True:
+            self._ended(await self._cluster.next_end())
+
+    def _ended(self, end: Ended) -> None:
+        slot = self._slots.pop(end.worker_id, None)
+        if slot is None:
+            return
+        if self._phase in FINAL or self._phase is Phase.FINISHING:
+            return
+        cause, text = self._cause(slot, end)
+        self._tell("exit", f"worker {end.worker_id} {text}")
+        if slot.uid:
+            self._gone.add(slot.uid)
+            self._handle(membership.Lost(slot.uid, text))
+        active = sum(not s.draining for s in self._slots.values())
+        decision = relaunch.decide(
+            cause,
+            failures=self._failures,
+            budget=self.options.crash_budget,
+            running=active,
+            wanted=self._wanted,
+        )
+        if cause not in relaunch.FREE:
+            self._failures += 1
+        match decision:
+            case relaunch.GiveUp(reason):
+                story = (slot.failure or self._cluster.last_words(end.worker_id)).strip()
+                self._end(Phase.FAILED, f"worker {end.worker_id} {text}; {reason}.\n{story}")
+            case relaunch.Relaunch(delay, reason):
+                if delay:
+                    self._tell("relaunch", f"in {delay:.0f} s: {reason}")
+                self._launch_after = max(self._launch_after, clock.now() + delay)
+                self._reconcile()
+
+    def _cause(self, slot: _Slot, end: Ended) -> tuple[Cause, str]:
+        """The cluster knows how a worker ended, the master knows why."""
+        if slot.evicted is not None:
+            return slot.evicted, "was evicted"
+        if end.cause is Cause.FINISHED:
+            if slot.draining or self._stopping:
+                return Cause.DRAINED, "drained and left"
+            return Cause.CRASHED, f"{end.text} before the job was over"
+        return end.cause, end.text
+
+    async def _tick(self) -> None:
+        self._reconcile()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = clock.now()
+            pulses = {uid: peer.pulse for uid, peer in self._peers.items()}
+            for verdict in health.judge(pulses, now, self.options.deadlines, self._usual_step()):
+                cause = Cause.STUCK if verdict.stuck else Cause.SILENT
+                self._evict(verdict.uid, cause, verdict.reason)
+            self._handle(membership.Tick(self._usual_step()))
+            self._reconcile()
+
+    def _later(self, effect: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(effect)
+        self._effects.add(task)
+        task.add_done_callback(self._effects.discard)
+
+    # ------------------------------------------------------------------------------------------- telling
+
+    def _usual_step(self) -> float:
+        times = [p.last.step_seconds for p in self._peers.values() if p.last and p.last.step_seconds]
+        return statistics.median(times) if times else 0.0
+
+    def _tell(self, kind: str, text: str) -> None:
+        self._serial += 1
+        event = messages.EventRecord(self._serial, clock.wall(), kind, text)
+        self._events = [*self._events[-LAST_EVENTS + 1 :], event]
+        log.info("%s: %s", kind, text)
+        self._on_event(event)
+
+    def status(self) -> messages.JobStatus:
+        """The job as it is now."""
+        plan = self._state.plan
+        workers = []
+        for uid, member in self._state.members.items():
+            peer = self._peers.get(uid)
+            rank = plan.rank_of(uid) if plan is not None else None
+            last = peer.last if peer is not None else None
+            workers.append(
+                messages.WorkerStatus(
+                    worker_id=member.seat.worker_id,
+                    host=member.seat.host,
+                    standing=member.standing.value,
+                    rank=rank if rank is not None and member.standing is not Standing.WAITING else -1,
+                    activity=last.activity.value if last is not None else "",
+                    step=last.step if last is not None else 0,
+                    pid=self._cluster.identity(member.seat.worker_id),
+                    draining=member.draining,
+                )
+            )
+        known = {w.worker_id for w in workers}
+        workers += [
+            messages.WorkerStatus(i, "", "starting", -1, "", 0, self._cluster.identity(i), slot.draining)
+            for i, slot in self._slots.items()
+            if i not in known
+        ]
+        losses = [p.last.loss for p in self._peers.values() if p.last and p.last.loss == p.last.loss]
+        usual = self._usual_step()
+        rate = 1 / usual if usual and self._phase is Phase.TRAINING else 0.0
+        return messages.JobStatus(
+            job_name=self.options.job_name,
+            phase=self._phase.value,
+            wanted=self._wanted,
+            minimum=self.options.min_workers,
+            generation=self._state.generation,
+            step=self._step,
+            total_steps=self._total_steps,
+            epoch=0.0,
+            loss=losses[-1] if losses else float("nan"),
+            records_per_second=rate * self.options.global_batch,
+            steps_per_second=rate,
+            waiting_for=self._waiting_for,
+            elapsed=clock.now() - self._began,
+            workers=sorted(workers, key=lambda w: w.worker_id),
+            events=self._events,
+        )
+
+
+def event_line(event: messages.EventRecord) -> bytes:
+    return msgspec.json.encode(event) + b"\n"
+
+
+__all__ = ["FINAL", "Job", "JobOptions", "Phase", "Result", "event_line"]

@@ -1,0 +1,1 @@
+"""What master, workers and commands say to each other: typed messages over gRPC, nothing pickled."""

@@ -1,0 +1,72 @@
+"""The other ends of the master's server: a worker's stream, and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+
+from edl_allreduce.errors import MasterUnreachable
+from edl_allreduce.rpc import messages
+from edl_allreduce.rpc.server import CHANNEL_OPTIONS, SERVICE
+
+
+def _channel(address: str) -> Any:
+    return grpc.insecure_channel(
+        address, options=[*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100)]
+    )
+
+
+def _metadata(token: str) -> list[tuple[str, str]]:
+    return [("authorization", f"Bearer {token}")]
+
+
+class WorkerStream:
+    """One connection to the master. Iterate it for what the master says; it ends when the master is gone."""
+
+    def __init__(self, address: str, token: str, hello: messages.Hello) -> None:
+        self._outbox: SimpleQueue[messages.FromWorker | None] = SimpleQueue()
+        self._outbox.put(hello)
+        self._channel = _channel(address)
+        attend = self._channel.stream_stream(
+            f"/{SERVICE}/Attend", messages.encode, messages.decode_from_master
+        )
+        self._call = attend(iter(self._outbox.get, None), metadata=_metadata(token))
+
+    def send(self, message: messages.FromWorker) -> None:
+        self._outbox.put(message)
+
+    def close(self) -> None:
+        """Say everything that was sent, then end the stream."""
+        self._outbox.put(None)
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+    def __iter__(self) -> Iterator[messages.FromMaster]:
+        try:
+            yield from self._call
+        except grpc.RpcError as error:
+            status = error.code()
+            if status is grpc.StatusCode.UNAUTHENTICATED:
+                raise MasterUnreachable(
+                    "the master refused this worker: the job's token is missing or wrong. "
+                    "Pass the token of the job in EDL_JOB_TOKEN."
+                ) from error
+        finally:
+            self._channel.close()
+
+
+def command(address: str, token: str, message: messages.Command, timeout: float = 10.0) -> messages.JobStatus:
+    """Send one command to a running master and return the job's status after it."""
+    with _channel(address) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/Command", messages.encode, messages.decode_status)
+        try:
+            status: messages.JobStatus = call(message, metadata=_metadata(token), timeout=timeout)
+        except grpc.RpcError as error:
+            raise MasterUnreachable(
+                f"no answer from the master at {address}: {error.code().name.lower()}, {error.details()}"
+            ) from error
+    return status

@@ -1,0 +1,260 @@
+"""The messages. Membership events travel as they are; the rest is defined here.
+
+A worker attends the master over one stream in both directions. The stream itself is the sign of life: the
+kernel closes it when the process dies.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from edl_allreduce.core.health import Activity
+from edl_allreduce.core.membership import Plan, Seat
+
+PROTOCOL = 1
+"""Grows when master and worker of two versions could not understand each other."""
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True):
+    """The class name is the tag on the wire."""
+
+
+# ------------------------------------------------------------------------------------ worker to master
+
+
+class Hello(_Message, frozen=True):
+    """First message of a stream. `plan` tells a restarted master which ring this worker is in."""
+
+    seat: Seat
+    protocol: int
+    version: str
+    fingerprint: str = ""
+    """What this worker trains on; two workers that see different data must not train together."""
+    plan: Plan | None = None
+    step: int = 0
+    done: bool = False
+
+
+class Ready(_Message, frozen=True):
+    """Preparations are over: the step is traced, the data is open."""
+
+    step: int
+    has_state: bool
+    fingerprint: str
+    total_steps: int
+    global_batch: int
+
+
+class Pulse(_Message, frozen=True):
+    """Heartbeat: what the training thread is doing, and how far it is."""
+
+    activity: Activity
+    generation: int
+    step: int
+    position: int
+    loss: float
+    step_seconds: float
+    """Median of the recent steps."""
+
+
+class Entered(_Message, frozen=True):
+    """Begins to connect to the ring of this generation."""
+
+    generation: int
+
+
+class Joined(_Message, frozen=True):
+    """Connected, and agreed on the state."""
+
+    generation: int
+    step: int
+    position: int
+
+
+class Reformed(_Message, frozen=True):
+    """The first step in a new ring is over: where a survivor's pause went, in seconds."""
+
+    generation: int
+    size: int
+    notice: float
+    plan: float
+    join: float
+    sync: float
+    first_step: float
+
+    @property
+    def pause(self) -> float:
+        return self.notice + self.plan + self.join + self.sync + self.first_step
+
+
+class Out(_Message, frozen=True):
+    """Left the ring of this generation; waits for a plan."""
+
+    generation: int
+    step: int
+    reason: str
+
+
+class Done(_Message, frozen=True):
+    """Trained the last step, or stopped at a boundary as asked."""
+
+    generation: int
+    step: int
+    stopped: bool
+
+
+class Draining(_Message, frozen=True):
+    """Was told to leave."""
+
+
+class Failed(_Message, frozen=True):
+    """User code raised, or the job cannot work as described (`invalid`)."""
+
+    invalid: bool
+    summary: str
+    traceback: str
+
+
+class Exported(_Message, frozen=True):
+    """The result is written; `error` says why not."""
+
+    path: str
+    error: str = ""
+
+
+class KvSet(_Message, frozen=True):
+    """A key of the rendezvous of one generation."""
+
+    generation: int
+    key: str
+    value: bytes
+
+
+FromWorker = (
+    Hello | Ready | Pulse | Entered | Joined | Reformed | Out | Done | Draining | Failed | Exported | KvSet
+)
+
+# ------------------------------------------------------------------------------------ master to worker
+
+
+class NewPlan(_Message, frozen=True):
+    """The ring of the next generation. Without `abort` the switch is at a step boundary."""
+
+    plan: Plan
+    abort: bool
+    reason: str
+
+
+class AbortRing(_Message, frozen=True):
+    """Break the ring of this generation now; a plan follows."""
+
+    generation: int
+    reason: str
+
+
+class KvEntry(_Message, frozen=True):
+    """A key that some member set; only members of that generation get it."""
+
+    generation: int
+    key: str
+    value: bytes
+
+
+class Stop(_Message, frozen=True):
+    """Stop at the next step boundary."""
+
+    reason: str
+
+
+class Drain(_Message, frozen=True):
+    """Leave at a step boundary, as after SIGTERM (the job shrinks)."""
+
+
+class Export(_Message, frozen=True):
+    """Write the result."""
+
+
+class Release(_Message, frozen=True):
+    """The job is over: exit 0."""
+
+
+class Evicted(_Message, frozen=True):
+    """This worker is no longer part of the job: exit."""
+
+    reason: str
+
+
+FromMaster = NewPlan | AbortRing | KvEntry | Stop | Drain | Export | Release | Evicted
+
+# ----------------------------------------------------------------------------------- commands to master
+
+
+class Ask(_Message, frozen=True):
+    """Ask for the job's status."""
+
+
+class Scale(_Message, frozen=True):
+    """Change the number of workers."""
+
+    num_workers: int
+
+
+class StopJob(_Message, frozen=True):
+    """Stop the job at a step boundary."""
+
+    reason: str = "asked by the user"
+
+
+Command = Ask | Scale | StopJob
+
+
+class WorkerStatus(msgspec.Struct, frozen=True):
+    """One worker as the master sees it."""
+
+    worker_id: int
+    host: str
+    standing: str
+    rank: int
+    """-1 when it is in no ring."""
+    activity: str
+    step: int
+    pid: int = 0
+    draining: bool = False
+
+
+class EventRecord(msgspec.Struct, frozen=True):
+    """Something that happened to the job, in words. `serial` grows by one."""
+
+    serial: int
+    wall: float
+    kind: str
+    text: str
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    """The job as the master sees it."""
+
+    job_name: str
+    phase: str
+    wanted: int
+    minimum: int
+    generation: int
+    step: int
+    total_steps: int
+    epoch: float
+    loss: float
+    records_per_second: float
+    steps_per_second: float
+    waiting_for: str
+    elapsed: float
+    workers: list[WorkerStatus]
+    events: list[EventRecord]
+    job_dir: str = ""
+
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
+decode_from_master = msgspec.msgpack.Decoder(FromMaster).decode
+decode_command = msgspec.msgpack.Decoder(Command).decode
+decode_status = msgspec.msgpack.Decoder(JobStatus).decode

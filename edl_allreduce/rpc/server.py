@@ -1,0 +1,79 @@
+"""The master's gRPC server: one stream per worker, one call for commands. Every call carries the token."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from edl_allreduce.rpc import messages
+
+SERVICE = "edl.Master"
+MAX_MESSAGE = 64 * 1024 * 1024
+
+# A dead peer on another machine closes nothing; these make the transport notice by itself.
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+]
+
+Attend = Callable[[AsyncIterator[messages.FromWorker], str], AsyncIterator[messages.FromMaster]]
+Answer = Callable[[messages.Command], Awaitable[messages.JobStatus]]
+
+
+class MasterServer:
+    """Listens, authenticates, decodes; what happens then is the caller's."""
+
+    def __init__(self, token: str, attend: Attend, answer: Answer) -> None:
+        self._token = token.encode()
+        self._attend = attend
+        self._answer = answer
+        # Two masters on one port would each hear half of the workers.
+        self._server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)])
+        handlers = {
+            "Attend": grpc.stream_stream_rpc_method_handler(
+                self._on_attend, messages.decode_from_worker, messages.encode
+            ),
+            "Command": grpc.unary_unary_rpc_method_handler(
+                self._on_command, messages.decode_command, messages.encode
+            ),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; port 0 takes a free one. Returns the port, or raises OSError when it is taken."""
+        bound = 0
+        try:
+            bound = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {host}:{port}: {error}") from error
+        if bound == 0:
+            raise OSError(f"cannot listen on {host}:{port}; is the port taken?")
+        await self._server.start()
+        return bound
+
+    async def stop(self, grace: float) -> None:
+        await self._server.stop(grace)
+
+    async def _authenticate(self, context: Any) -> None:
+        given = dict(context.invocation_metadata()).get("authorization", "")
+        if not hmac.compare_digest(given.encode(), b"Bearer " + self._token):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
+
+    async def _on_attend(
+        self, requests: AsyncIterator[messages.FromWorker], context: Any
+    ) -> AsyncIterator[messages.FromMaster]:
+        await self._authenticate(context)
+        async for message in self._attend(requests, context.peer()):
+            yield message
+
+    async def _on_command(self, command: messages.Command, context: Any) -> messages.JobStatus:
+        await self._authenticate(context)
+        return await self._answer(command)

@@ -1,0 +1,95 @@
+"""Faults addressed by coordinates: "kill rank 1 at step 5".
+
+A test describes faults in EDL_FAULTS (JSON) and names a directory in EDL_FAULT_DIR. The product calls
+`reach(point, **coordinates)` at a handful of places; without EDL_FAULTS that costs one comparison. A fault
+fires once in the whole job, whatever processes reach it, and leaves a file that proves it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+FAULTS = "EDL_FAULTS"
+FAULT_DIR = "EDL_FAULT_DIR"
+
+Point = Literal["prepare", "ready", "init", "sync", "compute", "reduce", "applied", "export", "evaluate"]
+ActionName = Literal["kill", "freeze", "terminate", "block", "crash"]
+
+
+class InjectedCrash(RuntimeError):
+    """Raised by the action `crash`, as user code might."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`action` happens when `point` is reached with all of these coordinates."""
+
+    point: Point
+    action: ActionName
+    at: dict[str, int] = field(default_factory=dict)
+    repeat: bool = False
+    """Fire every time instead of once."""
+
+    def matches(self, point: str, coordinates: dict[str, int]) -> bool:
+        return point == self.point and all(coordinates.get(k) == v for k, v in self.at.items())
+
+
+def environment(faults: list[Fault], directory: Path) -> dict[str, str]:
+    """What a test adds to the environment of the job."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return {FAULTS: json.dumps([asdict(f) for f in faults]), FAULT_DIR: str(directory)}
+
+
+def fired(directory: Path) -> list[dict[str, int | str]]:
+    """The faults that fired, each with the coordinates and the pid at which it did."""
+    return [json.loads(path.read_text()) for path in sorted(directory.glob("fired-*"))]
+
+
+def _load() -> list[Fault]:
+    text = os.environ.get(FAULTS, "")
+    return [Fault(**entry) for entry in json.loads(text)] if text else []
+
+
+_faults = _load()
+
+
+def reach(point: Point, **coordinates: int) -> None:
+    """A place where a fault may happen."""
+    if not _faults:
+        return
+    for number, fault in enumerate(_faults):
+        if fault.matches(point, coordinates) and _claim(number, fault, coordinates):
+            _act(fault)
+
+
+def _claim(number: int, fault: Fault, coordinates: dict[str, int]) -> bool:
+    story = {"point": fault.point, "action": fault.action, "pid": os.getpid(), **coordinates}
+    suffix = f"-{os.getpid()}" if fault.repeat else ""
+    path = Path(os.environ[FAULT_DIR]) / f"fired-{number:03d}{suffix}"
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return fault.repeat
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(story, file)
+    return True
+
+
+def _act(fault: Fault) -> None:
+    match fault.action:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "freeze":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "terminate":
+            os.kill(os.getpid(), signal.SIGTERM)
+        case "block":
+            threading.Event().wait()
+        case "crash":
+            raise InjectedCrash("a fault was injected here")

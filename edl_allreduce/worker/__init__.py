@@ -1,0 +1,1 @@
+"""The worker process: it holds the model, and the ring re-forms around it."""

@@ -1,0 +1,301 @@
+"""The worker's end of the master's stream, as the training thread sees it.
+
+Three threads of its own: one reads what the master says, one sends heartbeats, one breaks the ring when it
+is doomed. The training thread asks `vote()` at each step and `next_order()` when it is in no ring.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from edl_allreduce import clock
+from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.health import Activity
+from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.errors import MasterUnreachable
+from edl_allreduce.rpc import messages
+from edl_allreduce.rpc.client import WorkerStream
+from edl_allreduce.version import __version__
+from edl_allreduce.worker.store import LoopbackStore
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+ABORT_AGAIN_SECONDS = 0.05
+
+
+class Breakable(Protocol):
+    """What the breaker needs of the ring."""
+
+    generation: int
+
+    def abort(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class MasterGone:
+    """Nobody answered for the whole grace period."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Leave:
+    """This worker drains and is in no ring."""
+
+
+Order = messages.NewPlan | messages.Export | messages.Release | messages.Evicted | MasterGone | Leave
+
+
+@dataclass
+class Progress:
+    """What heartbeats tell. Written by the training thread only."""
+
+    activity: Activity = Activity.PREPARING
+    step: int = 0
+    position: int = 0
+    loss: float = float("nan")
+    step_seconds: float = 0.0
+
+
+class Control:
+    """Talks with the master."""
+
+    def __init__(
+        self, address: str, token: str, seat: Seat, *, deadlines: Deadlines, master_grace: float
+    ) -> None:
+        self.seat = seat
+        self.progress = Progress()
+        self._address = address
+        self._token = token
+        self._deadlines = deadlines
+        self._grace = master_grace
+        self.store = LoopbackStore(self._publish_key, longest_wait=deadlines.collective)
+        self._ring: Breakable | None = None
+        self._changed = threading.Condition()
+        self._stream: WorkerStream | None = None
+        self._closed = False
+        self._hung_up = threading.Event()
+        self._ready: messages.Ready | None = None
+        self._plan: Plan | None = None
+        """The ring that this worker is in."""
+        self._done = False
+        self._newest: messages.NewPlan | None = None
+        self._doomed = 0
+        self._stop = False
+        self._draining = False
+        self._last: messages.Export | messages.Release | messages.Evicted | MasterGone | None = None
+
+    def start(self) -> None:
+        for target in (self._listen, self._beat, self._break):
+            threading.Thread(target=target, name=target.__name__.strip("_"), daemon=True).start()
+
+    def watch(self, ring: Breakable) -> None:
+        """From now on break this ring when it is doomed."""
+        self._ring = ring
+
+    # ---------------------------------------------------------------------- for the training thread
+
+    def send(self, message: messages.FromWorker) -> None:
+        stream = self._stream
+        if stream is not None:
+            stream.send(message)
+
+    def ready(self, message: messages.Ready) -> None:
+        self._ready = message
+        self.progress.activity = Activity.IDLE
+        self.send(message)
+
+    def entering(self, plan: Plan) -> bool:
+        """Say that this worker goes into the ring of `plan`; False when that ring is doomed already."""
+        with self._changed:
+            if plan.generation <= self._doomed:
+                return False
+            self._plan = plan
+            self._done = False
+            self.store.open(plan.generation)
+        self.send(messages.Entered(plan.generation))
+        return True
+
+    def left(self, step: int, reason: str) -> None:
+        """Say that this worker is out of its ring before its time and waits."""
+        plan = self._outside(step)
+        if plan is not None:
+            self.send(messages.Out(plan.generation, step, reason))
+
+    def switching(self, step: int) -> None:
+        """At a voted boundary nothing needs to be said: the next plan is on its way or here."""
+        self._outside(step)
+
+    def done(self, step: int, *, stopped: bool) -> None:
+        self._done = True
+        if self._plan is not None:
+            self.send(messages.Done(self._plan.generation, step, stopped))
+
+    def vote(self, generation: int) -> tuple[bool, bool]:
+        """Whether this worker knows a newer plan, and whether it was told to stop."""
+        newest = self._newest
+        return newest is not None and newest.plan.generation > generation, self._stop
+
+    def next_order(self, generation: int) -> Order:
+        """Wait for what to do after the ring of `generation`. The last word of the master wins."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending(generation) is not None)
+            order = self._pending(generation)
+            assert order is not None
+            if isinstance(order, messages.Export):
+                self._last = None
+            return order
+
+    def _pending(self, generation: int) -> Order | None:
+        if self._last is not None:
+            return self._last
+        newest = self._newest
+        if newest is not None and newest.plan.generation > generation:
+            seated = newest.plan.rank_of(self.seat.uid) is not None
+            if seated or self._draining:
+                return newest if seated else Leave()
+            return None  # a newcomer whose turn has not come
+        return Leave() if self._draining and generation == 0 else None
+
+    def _outside(self, step: int) -> Plan | None:
+        with self._changed:
+            plan, self._plan = self._plan, None
+            self.store.close()
+            if self._ready is not None:
+                self._ready = messages.Ready(
+                    step, True, self._ready.fingerprint, self._ready.total_steps, self._ready.global_batch
+                )
+        self.progress.activity = Activity.IDLE
+        return plan
+
+    # ---------------------------------------------------------------------------- for other threads
+
+    def drain(self) -> None:
+        """Leave at a step boundary (SIGTERM)."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+        self.send(messages.Draining())
+
+    def close(self) -> None:
+        """Say what is still to be said, then hang up."""
+        self._closed = True
+        stream = self._stream
+        if stream is not None:
+            stream.close()
+
+    def wait_closed(self, seconds: float) -> None:
+        """Give the last words time to arrive."""
+        self._hung_up.wait(seconds)
+
+    # --------------------------------------------------------------------------------------- threads
+
+    def _listen(self) -> None:
+        try:
+            self._attend()
+        finally:
+            self._hung_up.set()
+
+    def _attend(self) -> None:
+        lost_at: float | None = None
+        while not self._closed:
+            stream = WorkerStream(self._address, self._token, self._hello())
+            self._stream = stream
+            if self._plan is None and self._ready is not None:
+                stream.send(self._ready)
+            if self._draining:
+                stream.send(messages.Draining())
+            try:
+                for message in stream:
+                    lost_at = None
+                    self._hear(message)
+            except MasterUnreachable as error:
+                self._tell(messages.Evicted(str(error)))
+                return
+            self._stream = None
+            if self._closed or self._last is not None:
+                return
+            lost_at = clock.now() if lost_at is None else lost_at
+            if clock.now() - lost_at > self._grace:
+                self._tell(MasterGone(self._grace))
+                return
+            log.warning("the master at %s is gone; training goes on, trying again", self._address)
+            threading.Event().wait(RETRY_SECONDS)
+
+    def _hello(self) -> messages.Hello:
+        return messages.Hello(
+            seat=self.seat,
+            protocol=messages.PROTOCOL,
+            version=__version__,
+            plan=self._plan,
+            step=self.progress.step,
+            done=self._done,
+        )
+
+    def _hear(self, message: messages.FromMaster) -> None:
+        match message:
+            case messages.KvEntry(generation, key, value):
+                self.store.arrived(generation, key, value)
+            case messages.NewPlan():
+                with self._changed:
+                    if self._newest is None or message.plan.generation > self._newest.plan.generation:
+                        self._newest = message
+                        if message.abort:
+                            self._doom(message.plan.generation - 1)
+                    self._changed.notify_all()
+            case messages.AbortRing(generation):
+                with self._changed:
+                    self._doom(generation)
+                    self._changed.notify_all()
+            case messages.Stop():
+                self._stop = True
+            case messages.Drain():
+                self.drain()
+            case messages.Export() | messages.Release() | messages.Evicted():
+                self._tell(message)
+
+    def _doom(self, generation: int) -> None:
+        self._doomed = max(self._doomed, generation)
+        if self._plan is not None and self._plan.generation <= self._doomed:
+            self.store.close()
+
+    def _tell(self, last: messages.Export | messages.Release | messages.Evicted | MasterGone) -> None:
+        with self._changed:
+            self._last = last
+            if not isinstance(last, messages.Export) and self._plan is not None:
+                self._doom(self._plan.generation)
+            self._changed.notify_all()
+
+    def _beat(self) -> None:
+        pause = threading.Event()
+        while not self._closed:
+            p = self.progress
+            generation = self._plan.generation if self._plan is not None else 0
+            self.send(
+                messages.Pulse(p.activity, generation, p.step, p.position, p.loss, p.step_seconds)
+            )
+            pause.wait(self._deadlines.heartbeat)
+
+    def _break(self) -> None:
+        def doomed() -> bool:
+            ring = self._ring
+            return ring is not None and 0 < ring.generation <= self._doomed
+
+        while not self._closed:
+            with self._changed:
+                self._changed.wait_for(doomed)
+            ring = self._ring
+            while ring is not None and doomed():
+                # Again until it took: the order may fall into the moment before init begins.
+                ring.abort()
+                threading.Event().wait(ABORT_AGAIN_SECONDS)
+
+    def _publish_key(self, generation: int, key: str, value: bytes) -> None:
+        self.send(messages.KvSet(generation, key, value))
+
+

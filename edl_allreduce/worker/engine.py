@@ -1,0 +1,281 @@
+"""The elastic loop: wait for a plan, enter its ring, agree on the state, train until something changes."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from edl_allreduce import clock
+from edl_allreduce.core.audit import Applied, Begin, Fed
+from edl_allreduce.core.health import Activity
+from edl_allreduce.core.membership import Plan
+from edl_allreduce.core.schedule import Schedule
+from edl_allreduce.errors import DataError, RingBroken
+from edl_allreduce.rpc import messages
+from edl_allreduce.testing import faults
+from edl_allreduce.worker.audit import Diary, Manifest, write_manifest
+from edl_allreduce.worker.control import Control, Leave, MasterGone
+from edl_allreduce.worker.pipeline import Pipeline
+from edl_allreduce.worker.ring import Ring
+from edl_allreduce.worker.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+
+class ElasticRing(Ring, Protocol):
+    """A ring that can be entered and left."""
+
+    generation: int
+
+    def join(self, plan: Plan, uid: str) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+class Ending(Enum):
+    """How a worker's part in the job ended."""
+
+    RELEASED = "the job is over"
+    LEFT = "drained"
+    EVICTED = "evicted"
+    ABANDONED = "the master is gone"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the loop must know of the job."""
+
+    minibatch: int
+    num_workers: int
+    per_worker_batch: bool
+    """Keep the batch per worker instead of the global one."""
+    log_loss_steps: int
+    max_bad_records: int
+    audit_dir: str
+
+    def global_batch(self, size: int) -> int:
+        return self.minibatch * (size if self.per_worker_batch else self.num_workers)
+
+
+@dataclass
+class _Pause:
+    """Where the time between two rings goes, for a worker that was in the first."""
+
+    last_step: float
+    noticed: float
+    planned: float = 0.0
+    joined: float = 0.0
+    synced: float = 0.0
+
+
+@dataclass
+class Engine:
+    """One worker's training, across all its rings."""
+
+    settings: Settings
+    control: Control
+    ring: ElasticRing
+    trainer: Trainer
+    schedule: Schedule
+    diary: Diary
+    open_pipeline: Callable[..., Pipeline]
+    export: Callable[[], str]
+    step: int = 0
+    position: int = 0
+    has_state: bool = False
+    generation: int = 0
+    _pause: _Pause | None = None
+    _last_step: float = 0.0
+    _durations: deque[float] = field(default_factory=lambda: deque(maxlen=21))
+    _bad_records: int = 0
+
+    def run(self) -> Ending:
+        """Until the master releases this worker, or it has to go."""
+        while True:
+            order = self.control.next_order(self.generation)
+            match order:
+                case messages.NewPlan():
+                    self._follow(order)
+                case messages.Export():
+                    self._export()
+                case messages.Release():
+                    return Ending.RELEASED
+                case Leave():
+                    return Ending.LEFT
+                case messages.Evicted(reason):
+                    log.warning("evicted: %s", reason)
+                    return Ending.EVICTED
+                case MasterGone(seconds):
+                    log.error("no master for %.0f s: stopping after %d steps", seconds, self.step)
+                    return Ending.ABANDONED
+
+    def _follow(self, order: messages.NewPlan) -> None:
+        plan = order.plan
+        self.generation = plan.generation
+        if self._pause is not None:
+            self._pause.planned = clock.now()
+        log.info("plan %d: rank %s of %d, because %s",
+                 plan.generation, plan.rank_of(self.control.seat.uid), plan.size, order.reason)  # fmt: skip
+        try:
+            self._enter(plan)
+            self._train(plan)
+        except RingBroken as error:
+            if self._pause is None and self._last_step:
+                self._pause = _Pause(last_step=self._last_step, noticed=clock.now())
+            log.warning("the ring of generation %d broke after %d steps: %s", plan.generation, self.step, error)
+            self.ring.leave()
+            self.control.left(self.step, str(error))
+
+    # ---------------------------------------------------------------------------------------- entering
+
+    def _enter(self, plan: Plan) -> None:
+        self.control.progress.activity = Activity.JOINING
+        if not self.control.entering(plan):
+            raise RingBroken("a newer plan is on its way")
+        self.ring.join(plan, self.control.seat.uid)
+        if self._pause is not None:
+            self._pause.joined = clock.now()
+        self._agree(plan)
+        if self._pause is not None:
+            self._pause.synced = clock.now()
+        rank = self.ring.rank
+        self.diary.write(Begin(plan.generation, self.step, rank, plan.size))
+        if rank == 0:
+            self._write_manifest(finished=False)
+        self.control.send(messages.Joined(plan.generation, self.step, self.position))
+
+    def _agree(self, plan: Plan) -> None:
+        """Everybody goes on from the furthest state; it is sent only if somebody does not have it."""
+        table = self.ring.gather([self.has_state, self.step, self.position])
+        owners = [rank for rank, row in enumerate(table) if row[0]] or [0]
+        root = max(owners, key=lambda rank: (table[rank][1], -rank))
+        if any(row != [1, *table[root][1:]] for row in table):
+            faults.reach("sync", rank=self.ring.rank, generation=plan.generation, root=int(self.ring.rank == root))
+            before = self.step
+            state = self.ring.share_state(self.trainer.state(), root)
+            if self.ring.rank != root:
+                self.trainer.restore(state)
+                _, self.step, self.position = table[root]
+                log.info("took the state of rank %d: %d steps (had %d)", root, self.step, before)
+        self.has_state = True
+
+    # ---------------------------------------------------------------------------------------- training
+
+    def _train(self, plan: Plan) -> None:
+        progress = self.control.progress
+        progress.step, progress.position = self.step, self.position
+        pipeline = self.open_pipeline(
+            rank=self.ring.rank,
+            size=plan.size,
+            step=self.step,
+            position=self.position,
+            global_batch=self.settings.global_batch(plan.size),
+        )
+        try:
+            while not self.schedule.finished(self.step, self.position):
+                began = clock.now()
+                if self._one_step(plan, pipeline):
+                    return
+                self._durations.append(clock.now() - began)
+                progress.step_seconds = statistics.median(self._durations)
+        finally:
+            pipeline.close()
+        self._finish(stopped=False)
+
+    def _one_step(self, plan: Plan, pipeline: Pipeline) -> bool:
+        """One update. True when the ring ends at this boundary."""
+        progress = self.control.progress
+        rank, at = self.ring.rank, {"rank": self.ring.rank, "step": self.step, "generation": plan.generation}
+        progress.activity = Activity.COMPUTING
+        data = pipeline.take()
+        self._count_bad(data.bad)
+        faults.reach("compute", **at)
+        sums, weight, loss = self.trainer.compute(data.parts, self.step, self.position + rank)
+        self.diary.write(Fed(plan.generation, self.step, data.span.epoch, data.records, data.bad))
+        switch, stop = self.control.vote(plan.generation)
+        progress.activity = Activity.REDUCING
+        faults.reach("reduce", **at)
+        result = self.trainer.commit(sums, weight, loss, switch=switch, stop=stop)
+        self.diary.write(Applied(plan.generation, self.step))
+        faults.reach("applied", **at)
+        self.step += 1
+        self.position += len(data.span)
+        progress.step, progress.position, progress.loss = self.step, self.position, result.loss
+        every = self.settings.log_loss_steps
+        if every and self.step % every == 0:
+            log.info("Loss = %.6f, steps = %d", result.loss, self.step)
+        self._last_step = clock.now()
+        self._report_pause(plan)
+        if self.schedule.finished(self.step, self.position):
+            return False
+        if result.stop:
+            self._finish(stopped=True)
+            return True
+        if result.switch:
+            self._pause = _Pause(last_step=self._last_step, noticed=self._last_step)
+            self.ring.leave()
+            self.control.switching(self.step)
+            return True
+        return False
+
+    def _finish(self, *, stopped: bool) -> None:
+        log.info("Loss = %.6f, steps = %d (%s)",
+                 self.control.progress.loss, self.step, "stopped" if stopped else "finished")  # fmt: skip
+        if self.ring.rank == 0:
+            self._write_manifest(finished=not stopped)
+        self.ring.leave()
+        self.control.progress.activity = Activity.IDLE
+        self.control.done(self.step, stopped=stopped)
+
+    def _report_pause(self, plan: Plan) -> None:
+        """After the first step of a new ring: tell where the pause went."""
+        pause, self._pause = self._pause, None
+        if pause is None:
+            return
+        report = messages.Reformed(
+            generation=plan.generation,
+            size=plan.size,
+            notice=pause.noticed - pause.last_step,
+            plan=pause.planned - pause.noticed,
+            join=pause.joined - pause.planned,
+            sync=pause.synced - pause.joined,
+            first_step=self._last_step - pause.synced,
+        )
+        log.info(
+            "re-formed: generation %d, %d ranks, pause %.3f s = notice %.3f + plan %.3f + join %.3f "
+            "+ sync %.3f + first step %.3f", report.generation, report.size, report.pause, report.notice,
+            report.plan, report.join, report.sync, report.first_step,
+        )  # fmt: skip
+        self.control.send(report)
+
+    def _count_bad(self, bad: list[int]) -> None:
+        if not bad:
+            return
+        self._bad_records += len(bad)
+        log.warning("left out bad records %s; %d so far on this worker", bad[:5], self._bad_records)
+        if self._bad_records > self.settings.max_bad_records:
+            raise DataError(
+                f"{self._bad_records} bad records were met, --max_bad_records={self.settings.max_bad_records} "
+                "are allowed. Check the data with: elasticdl data check"
+            )
+
+    def _write_manifest(self, *, finished: bool) -> None:
+        if self.settings.audit_dir:
+            manifest = Manifest(
+                dataset=self.schedule.order.records, finished=finished, max_step=self.schedule.max_step
+            )
+            write_manifest(self.settings.audit_dir, manifest)
+
+    def _export(self) -> None:
+        faults.reach("export", rank=self.ring.rank)
+        try:
+            path = self.export()
+        except OSError as error:
+            self.control.send(messages.Exported("", f"{type(error).__name__}: {error}"))
+            return
+        self.control.send(messages.Exported(path))

@@ -1,0 +1,118 @@
+"""The worker process: `python -m edl_allreduce.worker.main --worker_id=N --master_addr=HOST:PORT …`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+import uuid
+from typing import NoReturn
+
+from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.health import Activity
+from edl_allreduce.core.membership import Seat
+from edl_allreduce.errors import DataError, EdlError, ModelError, SetupError, UsageError
+from edl_allreduce.rpc import messages
+from edl_allreduce.spec import JobSpec, parse_job
+from edl_allreduce.testing import faults
+from edl_allreduce.worker import signals
+from edl_allreduce.worker.control import Control
+from edl_allreduce.worker.network import address_towards, interface_of
+
+log = logging.getLogger("edl_allreduce.worker")
+
+TOKEN = "EDL_JOB_TOKEN"
+EXIT_INVALID = 3
+"""The job cannot work as described; no other worker would do better."""
+EXIT_EVICTED = 4
+LAST_WORDS_SECONDS = 2.0
+
+INVALID = (ModelError, DataError, SetupError, UsageError)
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run one worker and end the process with what came of it."""
+    signals.block()
+    try:
+        parsed = parse_job("worker", sys.argv[1:] if argv is None else argv)
+    except EdlError as error:
+        print(f"elasticdl worker: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    spec = parsed.spec
+    configure_logging(spec)
+    for notice in parsed.notices:
+        log.warning("%s", notice)
+    end(run(spec))
+
+
+def configure_logging(spec: JobSpec) -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    logging.basicConfig(
+        level=str(spec.log_level),
+        format=f"%(asctime)s %(levelname)s [worker {spec.worker_id}] %(message)s",
+        stream=sys.stdout,
+        force=True,
+    )
+
+
+def end(code: int) -> NoReturn:
+    """End without the exit handlers of native libraries: one of them may wait for a peer that is gone."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def run(spec: JobSpec) -> int:
+    """Connect, prepare, train; returns the exit code."""
+    assert spec.worker_id is not None
+    uid = uuid.uuid4().hex[:12]
+    host = address_towards(spec.master_addr)
+    seat = Seat(uid, spec.worker_id, host)
+    control = Control(
+        spec.master_addr,
+        os.environ.get(TOKEN, ""),
+        seat,
+        deadlines=Deadlines(spec.failure_detection_seconds),
+        master_grace=spec.master_grace_seconds,
+    )
+
+    def drain() -> None:
+        log.info("asked to leave: draining")
+        control.drain()
+        if control.progress.activity is Activity.PREPARING:
+            control.close()
+            end(0)  # nobody counts on this worker yet
+
+    signals.on_termination(drain)
+    control.start()
+    log.info("worker %d (pid %d, uid %s) on %s; master at %s; arguments: %s",
+             spec.worker_id, os.getpid(), uid, host, spec.master_addr, " ".join(sys.argv[1:]))  # fmt: skip
+    try:
+        faults.reach("prepare", worker=spec.worker_id)
+        # Everything heavy is imported here, so that signals and the master's stream are served meanwhile.
+        from edl_allreduce.worker.session import Ending, prepare
+
+        engine = prepare(spec, control, interface_of(host))
+        faults.reach("ready", worker=spec.worker_id)
+        ending = engine.run()
+    except Exception as error:  # noqa: BLE001  the last supervisor: whatever user code raised is reported
+        return _failed(control, error)
+    log.info("ends: %s", ending.value)
+    control.close()
+    return {Ending.EVICTED: EXIT_EVICTED, Ending.ABANDONED: 1}.get(ending, 0)
+
+
+def _failed(control: Control, error: Exception) -> int:
+    invalid = isinstance(error, INVALID)
+    story = traceback.format_exc()
+    log.error("%s", story)
+    control.send(messages.Failed(invalid, f"{type(error).__name__}: {error}", story))
+    control.close()
+    control.wait_closed(LAST_WORDS_SECONDS)
+    return EXIT_INVALID if invalid else 1
+
+
+if __name__ == "__main__":
+    main()

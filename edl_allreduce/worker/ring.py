@@ -1,0 +1,228 @@
+"""The ring of one generation. The only module that imports Horovod.
+
+Horovod keeps its ring in process-wide state, so there is one `HorovodRing` per process. `join` and `leave`
+belong to the training thread; `abort` may come from any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from edl_allreduce.core.membership import Plan
+from edl_allreduce.errors import RingBroken
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 64 * 1024 * 1024
+"""State is sent in parts of this size, so that a large model needs no second copy of itself."""
+
+
+class Ring(Protocol):
+    """What training needs from the others."""
+
+    rank: int
+    size: int
+
+    def sum(self, tensors: Sequence[Any]) -> list[Any]:
+        """All tensors summed over the ring, as one operation that succeeds or fails as a whole."""
+
+    def gather(self, values: Sequence[int]) -> list[list[int]]:
+        """The values of every rank, in rank order."""
+
+    def share_state(self, arrays: list[np.ndarray[Any, Any]], root: int) -> list[np.ndarray[Any, Any]]:
+        """The arrays of `root`, on every rank."""
+
+
+class SoloRing:
+    """A ring of one without Horovod (`--distribution_strategy=Local`)."""
+
+    rank = 0
+    size = 1
+
+    def sum(self, tensors: Sequence[Any]) -> list[Any]:
+        return list(tensors)
+
+    def gather(self, values: Sequence[int]) -> list[list[int]]:
+        return [list(values)]
+
+    def share_state(self, arrays: list[np.ndarray[Any, Any]], root: int) -> list[np.ndarray[Any, Any]]:
+        return arrays
+
+
+class HorovodRing:
+    """Horovod's ring, made and left as plans come."""
+
+    def __init__(self, store_port: int, interface: str, timeout: int) -> None:
+        # Horovod reads these at every init; the rank and size follow from the plan.
+        os.environ.update(
+            HOROVOD_CONTROLLER="gloo",
+            HOROVOD_CPU_OPERATIONS="gloo",
+            HOROVOD_GLOO_RENDEZVOUS_PORT=str(store_port),
+            HOROVOD_GLOO_IFACE=interface,
+            HOROVOD_GLOO_TIMEOUT_SECONDS=str(timeout),
+        )
+        os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
+        import horovod.tensorflow as hvd
+        from horovod.tensorflow import mpi_ops
+
+        self._hvd = hvd
+        self._ops = mpi_ops
+        self._library: Any = mpi_ops._basics.MPI_LIB_CTYPES
+        self.features = _features(self._library)
+        if not self.features:
+            # Without our changes a survivor may abort after a failed operation unless the cache is off.
+            os.environ.setdefault("HOROVOD_CACHE_CAPACITY", "0")
+        self._sockets: set[tuple[int, str]] = set()
+        self._lock = threading.Lock()
+        self.generation = 0
+        """The ring that this process is in or is entering; 0 for none."""
+        self.rank = 0
+        self.size = 1
+
+    # -------------------------------------------------------------------------------- coming and going
+
+    def join(self, plan: Plan, uid: str) -> None:
+        """Connect to the ring of `plan`; raises RingBroken when it does not come about."""
+        rank = plan.rank_of(uid)
+        if rank is None:
+            raise ValueError(f"{uid} is not in the plan of generation {plan.generation}")
+        os.environ.update(_topology(plan, rank))
+        self.rank, self.size = rank, plan.size
+        before = set() if self.features else _own_sockets()
+        with self._lock:
+            self.generation = plan.generation
+        try:
+            self._hvd.init()
+        except (ValueError, RuntimeError) as error:
+            self.leave()
+            raise RingBroken(f"the ring of generation {plan.generation} did not form: {error}") from error
+        if not self.features:
+            self._sockets = _own_sockets() - before
+
+    def leave(self) -> None:
+        """Disconnect. Afterwards no operation of this ring is under way."""
+        self._hvd.shutdown()
+        with self._lock:
+            self.generation = 0
+            self._sockets = set()
+
+    def abort(self) -> None:
+        """Make a running init or collective fail now, although a silent peer closes no connection."""
+        with self._lock:
+            if self.generation == 0:
+                return
+            if self.features:
+                self._library.horovod_edl_abort()
+            else:
+                _shut_down(self._sockets)
+
+    # ------------------------------------------------------------------------------------- collectives
+
+    def sum(self, tensors: Sequence[Any]) -> list[Any]:
+        # No value of this ring (rank, size) may enter the graph: it outlives the ring.
+        summed: list[Any] = self._ops._grouped_allreduce(
+            list(tensors), name="edl.step", op=self._hvd.Sum, ignore_name_scope=True
+        )
+        return summed
+
+    def gather(self, values: Sequence[int]) -> list[list[int]]:
+        try:
+            table = self._ops.allgather(tf.constant([list(values)], tf.int64), name="edl.gather")
+        except tf.errors.OpError as error:
+            raise RingBroken(_first_line(error)) from error
+        return [[int(v) for v in row] for row in table.numpy()]
+
+    def share_state(self, arrays: list[np.ndarray[Any, Any]], root: int) -> list[np.ndarray[Any, Any]]:
+        flat = np.concatenate([np.frombuffer(a.tobytes(), np.uint8) for a in arrays])
+        try:
+            for start in range(0, flat.size, CHUNK_BYTES):
+                part = flat[start : start + CHUNK_BYTES]
+                sent = self._ops.broadcast(tf.constant(part), root, name=f"edl.state.{start}")
+                if self.rank != root:
+                    flat[start : start + CHUNK_BYTES] = sent.numpy()
+        except tf.errors.OpError as error:
+            raise RingBroken(_first_line(error)) from error
+        out, at = [], 0
+        for array in arrays:
+            out.append(flat[at : at + array.nbytes].view(array.dtype).reshape(array.shape))
+            at += array.nbytes
+        return out
+
+
+BROKEN = (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.UnavailableError)
+"""What a failed Horovod operation raises inside a tf.function."""
+
+
+def broken(error: tf.errors.OpError) -> RingBroken:
+    """The ring's failure as our own error."""
+    return RingBroken(_first_line(error))
+
+
+def _first_line(error: tf.errors.OpError) -> str:
+    return str(error.message).strip().splitlines()[0][:200] if error.message else type(error).__name__
+
+
+def _topology(plan: Plan, rank: int) -> dict[str, str]:
+    """What Horovod wants to know about hosts, from the plan."""
+    host = plan.members[rank].host
+    # With an address Horovod would ask the store even when there is nobody to meet.
+    os.environ.pop("HOROVOD_GLOO_RENDEZVOUS_ADDR", None)
+    meeting = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1"} if plan.size > 1 else {}
+    local = [r for r, seat in enumerate(plan.members) if seat.host == host]
+    local_rank = local.index(rank)
+    hosts = list(dict.fromkeys(seat.host for seat in plan.members))
+    with_peer = [
+        h for h in hosts if sum(seat.host == h for seat in plan.members) > local_rank
+    ]
+    return {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(plan.size),
+        "HOROVOD_LOCAL_RANK": str(local_rank),
+        "HOROVOD_LOCAL_SIZE": str(len(local)),
+        "HOROVOD_CROSS_RANK": str(with_peer.index(host)),
+        "HOROVOD_CROSS_SIZE": str(len(with_peer)),
+        "HOROVOD_HOSTNAME": host,
+        **meeting,
+    }
+
+
+def _features(library: Any) -> int:
+    """Which of our changes this Horovod has; 0 for a stock one."""
+    try:
+        function = library.horovod_edl_features
+    except AttributeError:
+        return 0
+    function.restype = ctypes.c_int
+    return int(function())
+
+
+def _own_sockets() -> set[tuple[int, str]]:
+    """This process's sockets as (descriptor, identity); a descriptor alone may be used again."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found.add((int(entry.name), target))
+    return found
+
+
+def _shut_down(sockets: set[tuple[int, str]]) -> None:
+    for descriptor, identity in sockets & _own_sockets():
+        try:
+            with socket.socket(fileno=os.dup(descriptor)) as duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            log.debug("socket %s was closed already", identity)

@@ -1,0 +1,134 @@
+"""Preparations of a worker: everything slow happens here, before the ring waits for it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from pathlib import Path
+
+import tensorflow as tf
+
+from edl_allreduce import clock
+from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.membership import Plan
+from edl_allreduce.core.schedule import Order, Schedule
+from edl_allreduce.data import RecordSource, open_source
+from edl_allreduce.rpc import messages
+from edl_allreduce.spec import ElasticBatch, JobSpec
+from edl_allreduce.spec.params import parse_params
+from edl_allreduce.worker.audit import Diary
+from edl_allreduce.worker.control import Control
+from edl_allreduce.worker.engine import Ending, Engine, Settings
+from edl_allreduce.worker.pipeline import MicroBatch, Parser, Pipeline, check_data
+from edl_allreduce.worker.ring import HorovodRing, Ring
+from edl_allreduce.worker.trainer import Trainer
+from edl_allreduce.worker.zoo import Mode, load_definition
+
+__all__ = ["Ending", "prepare"]
+
+log = logging.getLogger(__name__)
+
+
+def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
+    """Import, build, trace and warm up in a world of one; then say that this worker is ready."""
+    began = clock.now()
+    set_threads(spec)
+    source, schedule = open_training_data(spec)
+    ring = HorovodRing(control.store.port, interface, Deadlines(spec.failure_detection_seconds).collective)
+    if not ring.features:
+        log.warning(
+            "this Horovod does not have our changes: a worker that dies while a ring forms may take the "
+            "others with it. Build ours with scripts/setup."
+        )
+    ring.join(Plan(0, (control.seat,)), control.seat.uid)
+    trainer, parser = build_trainer(spec, ring, source, schedule)
+    ring.leave()
+    engine = Engine(
+        settings=settings_of(spec),
+        control=control,
+        ring=ring,
+        trainer=trainer,
+        schedule=schedule,
+        diary=Diary(spec.audit_dir, control.seat.worker_id, control.seat.uid),
+        open_pipeline=pipeline_factory(spec, source, schedule, parser),
+        export=functools.partial(export, spec, trainer),
+    )
+    control.watch(ring)
+    log.info("ready after %.1f s: %d records, step traced", clock.now() - began, len(source))
+    control.ready(
+        messages.Ready(
+            step=0,
+            has_state=False,
+            fingerprint=source.fingerprint,
+            total_steps=schedule.steps(spec.global_batch_size),
+            global_batch=spec.global_batch_size,
+        )
+    )
+    return engine
+
+
+def settings_of(spec: JobSpec) -> Settings:
+    return Settings(
+        minibatch=spec.minibatch_size,
+        num_workers=spec.global_batch_size // spec.minibatch_size,
+        per_worker_batch=spec.elastic_batch is ElasticBatch.WORKER,
+        log_loss_steps=spec.log_loss_steps,
+        max_bad_records=spec.max_bad_records,
+        audit_dir=spec.audit_dir,
+    )
+
+
+def set_threads(spec: JobSpec) -> None:
+    """Workers that share a machine must not each take all of its cores."""
+    threads = spec.threads_per_worker or max(1, (os.cpu_count() or 1) // max(1, spec.num_workers))
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+
+
+def open_training_data(spec: JobSpec) -> tuple[RecordSource, Schedule]:
+    params = parse_params(spec.data_reader_params)
+    source = open_source(spec.training_data, params=params, allow_truncated=spec.max_bad_records > 0)
+    check_data(source)
+    order = Order(len(source), seed=spec.seed, shuffle=spec.shuffle)
+    return source, Schedule(order, epochs=spec.num_epochs, max_step=spec.max_step)
+
+
+def build_trainer(
+    spec: JobSpec, ring: Ring, source: RecordSource, schedule: Schedule
+) -> tuple[Trainer, Parser]:
+    """The model, traced on the first records of the data."""
+    definition = load_definition(spec)
+    parser = Parser(definition.feed, Mode.TRAINING, source.metadata)
+    trainer = Trainer(definition, ring, spec.global_batch_size, spec.seed)
+    count = min(spec.minibatch_size, len(source))
+    first = schedule.order.indices(schedule.span(0, count))
+    features, labels = parser(source.read(first), count)
+    trainer.build(MicroBatch(features, labels, count))
+    return trainer, parser
+
+
+def pipeline_factory(
+    spec: JobSpec, source: RecordSource, schedule: Schedule, parser: Parser
+) -> functools.partial[Pipeline]:
+    return functools.partial(
+        Pipeline,
+        source,
+        schedule,
+        parser,
+        minibatch=spec.minibatch_size,
+        bad_records_allowed=spec.max_bad_records,
+    )
+
+
+def export(spec: JobSpec, trainer: Trainer) -> str:
+    """Write the trained model to --output, complete or not at all."""
+    if not spec.output:
+        return ""
+    target = Path(spec.output)
+    target.mkdir(parents=True, exist_ok=True)
+    final = target / "model.keras"
+    temporary = target / f".model-{os.getpid()}.keras"
+    trainer.model.save(temporary)
+    temporary.replace(final)
+    return str(final)

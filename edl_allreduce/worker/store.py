@@ -1,0 +1,121 @@
+"""Horovod's rendezvous store, on this worker's own loopback.
+
+Horovod's C++ side wants an HTTP key-value server. Its own is open to the network and answers "not there"
+until a client polls again. This one listens on 127.0.0.1 only, sends what its rank sets to the master over
+the authenticated stream, and answers a GET when the key arrives. When the generation is superseded every
+request gets 410 and `hvd.init` ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from edl_allreduce.testing import faults
+
+GONE = 410
+NOT_THERE = 404
+
+
+class LoopbackStore:
+    """Keys of one generation at a time."""
+
+    def __init__(self, publish: Callable[[int, str, bytes], None], longest_wait: float) -> None:
+        self._publish = publish
+        self._longest_wait = longest_wait
+        self._changed = threading.Condition()
+        self._generation = 0
+        self._keys: dict[str, bytes] = {}
+        self._early: dict[int, dict[str, bytes]] = {}
+        """Keys of peers that were quicker to a generation than this worker."""
+        self._requests = 0
+        self._server = _Server(self)
+        self.port: int = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, name="store", daemon=True).start()
+
+    def open(self, generation: int) -> None:
+        """Begin a generation: forget the keys of the one before."""
+        with self._changed:
+            self._generation = generation
+            self._keys = self._early.pop(generation, {})
+            self._early = {g: keys for g, keys in self._early.items() if g > generation}
+            self._requests = 0
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """The generation is superseded: whoever still asks is told so."""
+        self.open(0)
+
+    def arrived(self, generation: int, key: str, value: bytes) -> None:
+        """A key that a member of the generation set."""
+        with self._changed:
+            if generation == self._generation:
+                self._keys[key] = value
+                self._changed.notify_all()
+            elif generation > self._generation:
+                self._early.setdefault(generation, {})[key] = value
+
+    def set(self, key: str, value: bytes) -> bool:
+        self._count()
+        generation = self._generation
+        if generation == 0:
+            return False
+        self.arrived(generation, key, value)
+        self._publish(generation, key, value)
+        return True
+
+    def get(self, key: str) -> bytes | int:
+        """The value, or the HTTP status that says why there is none."""
+        self._count()
+        with self._changed:
+            generation = self._generation
+            self._changed.wait_for(
+                lambda: key in self._keys or self._generation != generation, self._longest_wait
+            )
+            if generation == 0 or self._generation != generation:
+                return GONE
+            return self._keys.get(key, NOT_THERE)
+
+    def _count(self) -> None:
+        with self._changed:
+            self._requests += 1
+            requests, generation = self._requests, self._generation
+        faults.reach("init", generation=generation, request=requests)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 512
+
+    def __init__(self, store: LoopbackStore) -> None:
+        self.store = store
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        answer = self.server.store.get(self.path)
+        if isinstance(answer, int):
+            self._answer(answer)
+        else:
+            self._answer(200, answer)
+
+    def do_PUT(self) -> None:
+        value = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer(200 if self.server.store.set(self.path, value) else GONE)
+
+    def do_DELETE(self) -> None:
+        self._answer(200)
+
+    def _answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not worth a line each."""
