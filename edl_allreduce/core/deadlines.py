@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+ALONE_FACTOR = 10
+"""How much longer a slow rank may take when nobody waits for it, or nobody else holds the model."""
+
 
 @dataclass(frozen=True)
 class Deadlines:
@@ -32,14 +35,20 @@ class Deadlines:
         return 2 * self.failure_detection
 
     @property
+    def prepare(self) -> float:
+        """How long a worker may import, build, trace and open data: not its network but its disk is slow."""
+        return max(600, 60 * self.failure_detection)
+
+    @property
     def collective(self) -> int:
         """Horovod's own limit (whole seconds): the last resort when the master cannot order an abort."""
         return max(2, ceil(3 * self.failure_detection))
 
-    def stuck(self, usual_step: float) -> float:
+    def stuck(self, usual_step: float, *, alone: bool = False) -> float:
         """How long all others may wait for one rank's part of a step.
 
         Heartbeats tell that the process lives, so user code gets far more time than a silent process:
-        an unusually long step is no failure.
+        an unusually long step is no failure. `alone`: ending the rank would help nobody or lose the model.
         """
-        return max(6 * self.failure_detection, 20 * usual_step)
+        limit = max(6 * self.failure_detection, 20 * usual_step)
+        return ALONE_FACTOR * limit if alone else limit

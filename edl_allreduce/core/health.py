@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import StrEnum
 
 from edl_allreduce.core.deadlines import Deadlines
 
 
-class Activity(str, Enum):
+class Activity(StrEnum):
     """What a worker's training thread is doing."""
 
     PREPARING = "preparing"
@@ -29,11 +29,16 @@ class Pulse:
     heard: float
     activity: Activity = Activity.PREPARING
     step: int = 0
-    since: float = 0.0
+    since: float | None = None
+    """None before the first heartbeat: since it was first heard."""
+
+    @property
+    def begun(self) -> float:
+        return self.heard if self.since is None else self.since
 
     def beat(self, activity: Activity, step: int, now: float) -> Pulse:
         same = activity is self.activity and step == self.step
-        return replace(self, heard=now, activity=activity, step=step, since=self.since if same else now)
+        return replace(self, heard=now, activity=activity, step=step, since=self.begun if same else now)
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,6 @@ class Verdict:
     uid: str
     stuck: bool
     reason: str
-
-
-ALONE_FACTOR = 10
-"""When nobody waits for a slow rank it gets ten times longer: ending the last rank loses the model."""
 
 
 def judge(
@@ -62,9 +63,12 @@ def judge(
                 Verdict(uid, False, f"sent no heartbeat for {quiet:.1f} s (frozen, or its network is cut)")
             )
             continue
-        limit = deadlines.stuck(usual_step) * (1 if somebody_waits else ALONE_FACTOR)
-        busy = now - pulse.since
+        busy = now - pulse.begun
+        limit = deadlines.stuck(usual_step, alone=not somebody_waits)
         if pulse.activity is Activity.COMPUTING and busy > limit:
-            reason = f"has been in user code of step {pulse.step} for {busy:.1f} s while others wait"
+            others = " while others wait" if somebody_waits else ""
+            reason = f"has been in user code of step {pulse.step} for {busy:.1f} s{others}"
             verdicts.append(Verdict(uid, True, reason))
+        elif pulse.activity is Activity.PREPARING and busy > deadlines.prepare:
+            verdicts.append(Verdict(uid, True, f"has not finished its preparations after {busy:.1f} s"))
     return verdicts

@@ -5,6 +5,10 @@
 A *plan* is a numbered list of members in rank order. Deaths re-plan at once; arrivals are gathered so that
 all that are ready join in one re-form; a draining member leaves at a step boundary. A generation is
 published once and never changes; whatever carries an older number is ignored.
+
+What a worker owes: it enters every plan that seats it, newest only; for a generation that it gives up, also
+one that it never entered because the order to abort was faster, it says Out with that generation; after
+Done it stays and follows plans until Finish.
 """
 
 from __future__ import annotations
@@ -14,6 +18,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from edl_allreduce.core.deadlines import Deadlines
+
+RESTART_GAP = 1000
+"""Numbers that a restarted master leaves free: its predecessor's last plans may have reached only workers
+that it has not heard yet, and no generation may mean two rings."""
 
 # ---------------------------------------------------------------------------------------------- state
 
@@ -88,7 +96,7 @@ class Options:
     """Seconds for which arrivals are gathered into one re-form."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     recover_until: float = 0.0
-    """A restarted master forms no new ring before this time: the old one may still report."""
+    """A restarted master forms no new ring before this time: the old one may still report. 0 if it is not."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,14 @@ class State:
     plan: Plan | None = None
     generation: int = 0
     """The highest generation ever seen."""
+    leads: bool = False
+    """This master published a plan of its own; from then on no other ring is taken over."""
+    leaving: Plan | None = None
+    """The ring that members leave at a step boundary, while they have not entered the current one."""
+    leaver_lost: float | None = None
+    """When somebody who is in `leaving`, but not in the plan, was lost: the others may wait for it."""
+    gone: frozenset[str] = frozenset()
+    """Lost or evicted; whoever of them comes back is turned away."""
     usual_step: float = 0.0
     """Seconds of a usual step, for deadlines of user code."""
     broken_since: float | None = None
@@ -136,12 +152,18 @@ class State:
 
 @dataclass(frozen=True)
 class Hello:
-    """A worker connected. `plan` is the ring that it is in, if the master restarted meanwhile."""
+    """A worker connected. `plan` is the newest that seats it and that it did not give up, if any."""
 
     seat: Seat
     plan: Plan | None = None
     step: int = 0
     done: bool = False
+    joined: bool = True
+    """Whether it is in the ring of `plan`; False while it connects or has yet to leave an older one."""
+    has_state: bool = True
+    """With a plan: whether it holds the model of the job. Without one, Ready tells."""
+    generation: int = 0
+    """The highest generation that it ever heard of."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +304,7 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
         case Wanted(count):
             return replace(state, options=replace(state.options, wanted=count)), ()
         case Lost(uid, cause):
-            return _lost(state, uid, cause), ()
+            return _lost(state, uid, cause, now), ()
     member = state.members.get(event.uid)
     if member is None:
         return state, ()
@@ -300,6 +322,9 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
             return _with(
                 state, replace(member, entered=True, joined=True, has_state=True, step=step)
             ), ()
+        case Joined(_, _, step) if member.standing is not Standing.PREPARING:
+            # Too late for that ring, but true: this worker holds the model.
+            return _with(state, replace(member, has_state=True, step=max(step, member.step))), ()
         case Out(_, generation, step, reason) if _current(state, member, generation):
             state = _with(state, replace(member, standing=Standing.WAITING, since=now, step=step))
             if state.broken_since is None:
@@ -326,37 +351,80 @@ def _without(state: State, uid: str) -> State:
     return replace(state, members={u: m for u, m in state.members.items() if u != uid})
 
 
-def _lost(state: State, uid: str, cause: str) -> State:
+def _lost(state: State, uid: str, cause: str, now: float) -> State:
     member = state.members.get(uid)
+    state = replace(_without(state, uid), gone=state.gone | {uid})
     if member is None:
         return state
-    state = _without(state, uid)
     if state.plan is not None and state.plan.rank_of(uid) is not None:
-        state = replace(state, losses=(*state.losses, f"worker {member.seat.worker_id} {cause}"))
+        return replace(state, losses=(*state.losses, f"worker {member.seat.worker_id} {cause}"))
+    if state.leaving is not None and state.leaving.rank_of(uid) is not None:
+        return replace(state, leaver_lost=now)
     return state
 
 
 def _hello(state: State, event: Hello, now: float) -> tuple[State, tuple[Action, ...]]:
     seat, plan = event.seat, event.plan
+    if seat.uid in state.gone:
+        return state, (Evict(seat.uid, "it was given up; a new worker takes its place"),)
+    state = replace(state, generation=max(state.generation, event.generation))
+    known = state.members.get(seat.uid)
+    draining = known is not None and known.draining
+    evictions: tuple[Action, ...] = ()
+    newer = plan is not None and (state.plan is None or plan.generation > state.plan.generation)
+    if plan is not None and newer and not state.leads:
+        state, evictions = _adopt(_without(state, seat.uid), plan, now)
     if plan is None:
-        return _with(state, Member(seat, Standing.PREPARING, now)), ()
-    if plan.generation > state.generation:
-        # This master is younger than the ring: take the ring over as it is.
-        state = replace(
-            state,
-            plan=plan,
-            generation=plan.generation,
-            broken_since=None,
-            entered_since=now,
-            losses=(),
-            members={**state.members, **{s.uid: _seated(s, plan, now) for s in plan.members}},
-        )
-    elif plan != state.plan or plan.rank_of(seat.uid) is None:
+        # Also if the plan seats it: then it has not heard that plan, or gave it up, and waits outside.
+        return _with(state, Member(seat, Standing.PREPARING, now, draining=draining)), evictions
+    if state.plan is None or state.plan.rank_of(seat.uid) is None or (newer and state.leads):
         reason = f"it is in the ring of generation {plan.generation}, the job is at {state.generation}"
-        return state, (Evict(seat.uid, reason),)
-    standing = Standing.DONE if event.done else Standing.RING
-    member = replace(_seated(seat, plan, now), expected=False, step=event.step, standing=standing)
-    return _with(state, member), ()
+        return _lost(state, seat.uid, "is in another ring", now), (*evictions, Evict(seat.uid, reason))
+    if plan != state.plan:
+        # It has not heard the current plan, and maybe never will: that ring cannot complete.
+        outside = Member(seat, Standing.WAITING, now, has_state=event.has_state, step=event.step)
+        return _with(state, replace(outside, draining=draining)), evictions
+    member = replace(
+        _seated(seat, plan, now),
+        standing=Standing.DONE if event.done else Standing.RING,
+        step=event.step,
+        joined=event.joined or event.done,
+        has_state=event.has_state or event.joined or event.done,
+        draining=draining,
+        expected=False,
+    )
+    if state.aborted == plan.generation and not event.done:  # the order may have been lost with its stream
+        evictions = (*evictions, Abort(plan.generation, (seat.uid,), "the ring broke"))
+    return _with(state, member), evictions
+
+
+def _adopt(state: State, plan: Plan, now: float) -> tuple[State, tuple[Action, ...]]:
+    """This master is younger than the ring: take the ring over as it is."""
+    members: dict[str, Member] = {}
+    zombies: list[Member] = []
+    for uid, member in state.members.items():
+        if member.standing in (Standing.PREPARING, Standing.WAITING):
+            members[uid] = member  # known to be outside, seated or not
+        elif plan.rank_of(uid) is not None:
+            if not member.expected:  # in an older ring, and unaware of this one
+                members[uid] = replace(member, standing=Standing.WAITING, since=now)
+        elif not member.expected:
+            zombies.append(member)
+    unheard = [s for s in plan.members if s.uid not in members and s.uid not in state.gone]
+    losses = tuple(f"worker {s.worker_id} is gone" for s in plan.members if s.uid in state.gone)
+    state = replace(
+        state,
+        plan=plan,
+        generation=max(state.generation, plan.generation),
+        members={**members, **{s.uid: _seated(s, plan, now) for s in unheard}},
+        broken_since=None,
+        entered_since=now,
+        losses=losses,
+    )
+    for zombie in zombies:
+        state = _lost(state, zombie.seat.uid, "is in an older ring", now)
+    reason = f"the ring of generation {plan.generation} goes on without it"
+    return state, tuple(Evict(m.seat.uid, reason) for m in zombies)
 
 
 def _seated(seat: Seat, plan: Plan, now: float) -> Member:
@@ -374,11 +442,10 @@ def _seated(seat: Seat, plan: Plan, now: float) -> Member:
 
 def _decide(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     """The whole policy, most urgent first."""
-    missing = [
-        m for m in state.members.values() if m.expected and now - m.since > state.options.deadlines.rejoin
-    ]
-    for member in missing:
-        state = _lost(state, member.seat.uid, "was not heard after the master's restart")
+    deadline = state.options.deadlines.rejoin
+    missing = [m for m in state.members.values() if m.expected and now - m.since > deadline]
+    if missing:
+        return _evict(state, missing, "was not heard after the master's restart", now)
 
     ring = state.alive()
     if state.plan is None or not ring:
@@ -386,57 +453,80 @@ def _decide(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     if all(m.standing is Standing.DONE for m in ring):
         finish = Finish(tuple(m.seat.uid for m in ring), max(m.step for m in ring))
         return replace(state, finished=True, waiting_for=""), (finish,)
+    unheard = [m for m in ring if m.expected]
+    if unheard:  # one of them may know a newer plan
+        return _wait(state, f"the master restarted; worker {_ids(unheard)} has not reported yet")
 
     inside = [m for m in ring if m.standing is Standing.RING]
+    done = [m for m in ring if m.standing is Standing.DONE]
     if len(ring) < state.plan.size:
-        return _replace_ring(state, ring + state.newcomers(), inside, abort=True, now=now)
-    if len(inside) + sum(m.standing is Standing.DONE for m in ring) < len(ring):
+        return _replace_ring(state, ring, inside, now)
+    if len(inside) + len(done) < len(ring):
         return _settle(state, ring, inside, now)
     if not all(m.joined for m in inside):
-        return _watch_joining(state, inside, now)
+        return _watch_joining(state, ring, inside, now)
+    if done:  # a change now would only delay the end
+        return _wait(state, f"worker {_ids(inside)} has yet to report the last step")
 
     newcomers = state.newcomers()
-    staying = [m for m in ring if not m.draining]
-    if len(staying) < len(ring):
-        leaving = _ids(m for m in ring if m.draining)
-        if len(staying) + len(newcomers) >= max(1, state.options.minimum):
-            if staying:
-                return _publish(state, staying + newcomers, False, f"worker {leaving} drains", now)
-            reason = f"worker {leaving} drains and hands its state over"
-            return _publish(state, ring + newcomers, False, reason, now)
-        return _wait(state, f"worker {leaving} wants to leave, but nobody is ready to take over")
+    seats = _seats(state, ring + newcomers)
+    draining = [m for m in ring if m.draining]
+    if draining:
+        if len(seats) == len(ring) and not newcomers:
+            return _wait(state, f"worker {_ids(draining)} wants to leave, but nobody is ready to take over")
+        kept = [m for m in seats if m.draining]
+        handover = f"; worker {_ids(kept)} stays until others can do without" if kept else ""
+        return _publish(state, seats, False, f"worker {_ids(draining)} drains{handover}", now)
     if newcomers and _gathered(state, newcomers, now):
-        return _publish(state, ring + newcomers, False, f"worker {_ids(newcomers)} joins", now)
+        return _publish(state, seats, False, f"worker {_ids(newcomers)} joins", now)
     return replace(state, waiting_for=""), ()
+
+
+def _seats(state: State, candidates: list[Member]) -> list[Member]:
+    """All who do not drain, and of those who do only as many as the others cannot do without.
+
+    They are needed to reach the minimum, and while nobody else is known to hold the model: a member that
+    was about to join may hold it already, so then all of them stay.
+    """
+    staying = [m for m in candidates if not m.draining]
+    for member in sorted((m for m in candidates if m.draining), key=_seniority):
+        if len(staying) >= state.options.minimum and any(m.has_state for m in staying):
+            break
+        staying.append(member)
+    uids = {m.seat.uid for m in staying}
+    return [m for m in candidates if m.seat.uid in uids]
 
 
 def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     """The first ring, or the first after everybody was lost."""
     ready = [m for m in state.members.values() if m.standing is Standing.WAITING and not m.draining]
     options = state.options
+    minimum = max(1, options.minimum)
     if now < options.recover_until:
         return _wait(state, "the master restarted and waits for the ring to report")
-    if len(ready) < max(1, options.minimum):
-        return _wait(state, f"{len(ready)} of at least {max(1, options.minimum)} workers are ready")
+    if len(ready) < minimum:
+        return _wait(state, f"{len(ready)} of at least {minimum} workers are ready{_preparing(state)}")
     enough = 0 < options.wanted <= len(ready)
     if not (enough or now - min(m.since for m in ready) >= options.cool_down):
         return _wait(state, f"{len(ready)} workers are ready, others may follow in a moment")
     lost = f" ({'; '.join(state.losses)})" if state.losses else ""
     reason = f"{len(ready)} workers are ready{lost}"
+    if not any(m.has_state for m in ready):  # one that was let go may still be there with the model
+        ready += [m for m in state.members.values() if m.standing is Standing.WAITING and m.has_state]
     return _publish(state, sorted(ready, key=lambda m: m.seat.worker_id), True, reason, now)
 
 
 def _replace_ring(
-    state: State, candidates: list[Member], inside: list[Member], *, abort: bool, now: float
+    state: State, ring: list[Member], inside: list[Member], now: float
 ) -> tuple[State, tuple[Action, ...]]:
-    """Somebody is gone: go on with the others, or hold them until the minimum is there again."""
-    staying = [m for m in candidates if not m.draining]
-    if not any(m.has_state for m in staying) and any(m.has_state for m in candidates):
-        staying = candidates  # a draining member is the last that has the model
-    if len(staying) >= max(1, state.options.minimum):
-        return _publish(state, staying, abort, "; ".join(state.losses) or "the ring broke", now)
+    """The ring is no more: go on with the others, or hold them until the minimum is there again."""
+    present = [m for m in ring if m.standing is not Standing.PREPARING]
+    seats = _seats(state, present + state.newcomers())
+    minimum = max(1, state.options.minimum)
+    if len(seats) >= minimum:
+        return _publish(state, seats, True, "; ".join(state.losses) or "the ring broke", now)
     state, order = _order_abort(state, inside, "; ".join(state.losses))
-    state, _ = _wait(state, f"{len(staying)} of at least {state.options.minimum} workers remain")
+    state, _ = _wait(state, f"{len(seats)} of at least {minimum} workers remain{_preparing(state)}")
     return state, order
 
 
@@ -445,9 +535,10 @@ def _settle(
 ) -> tuple[State, tuple[Action, ...]]:
     """The ring broke although nobody is known to be gone: wait until every member has left it."""
     if not inside:
-        return _replace_ring(state, ring + state.newcomers(), [], abort=True, now=now)
+        return _replace_ring(state, ring, [], now)
     since = now if state.broken_since is None else state.broken_since
-    limit = state.options.deadlines.stuck(state.usual_step)
+    state = replace(state, broken_since=since)
+    limit = _patience(state, ring, inside)
     if now - since > limit:
         return _evict(state, inside, f"did not leave the broken ring within {limit:.0f} s", now)
     state, order = _order_abort(state, inside, "; ".join(state.losses) or "a member left the ring")
@@ -456,25 +547,51 @@ def _settle(
 
 
 def _watch_joining(
-    state: State, inside: list[Member], now: float
+    state: State, ring: list[Member], inside: list[Member], now: float
 ) -> tuple[State, tuple[Action, ...]]:
     """A ring is forming: name and drop who does not come, and start over if it does not complete."""
-    if state.entered_since is None:
-        return _wait(state, "the members finish their step before they switch")
-    deadlines = state.options.deadlines
     absent = [m for m in inside if not m.entered]
+    state, order = _free(state, absent, now)
+    if state.entered_since is None:
+        state, _ = _wait(state, "the members finish their step before they switch")
+        return state, order
+    waited = now - state.entered_since
     if absent:
-        limit = deadlines.stuck(state.usual_step)
-        if now - state.entered_since > limit:
-            return _evict(state, absent, f"did not enter the new ring within {limit:.0f} s", now)
-        return _wait(state, f"worker {_ids(absent)} has not entered the new ring yet")
+        limit = _patience(state, ring, absent)
+        if waited > limit:
+            state, actions = _evict(state, absent, f"did not enter the new ring within {limit:.0f} s", now)
+            return state, (*order, *actions)
+        state, _ = _wait(state, f"worker {_ids(absent)} has not entered the new ring yet")
+        return state, order
     unjoined = [m for m in inside if not m.joined]
-    limit = deadlines.stuck(state.usual_step)
-    if now - state.entered_since > 3 * limit:
-        return _evict(state, unjoined, f"did not join within {3 * limit:.0f} s, nor give up when told to", now)
-    if now - state.entered_since > 2 * limit:
+    limit = 2 * state.options.deadlines.stuck(state.usual_step)
+    longest = limit + _patience(state, ring, unjoined)
+    if waited > longest:
+        why = f"did not join within {longest:.0f} s, nor give up when told to"
+        return _evict(state, unjoined, why, now)
+    if waited > limit:
         return _order_abort(state, inside, "the ring did not form in time")
     return _wait(state, f"worker {_ids(unjoined)} is connecting")
+
+
+def _free(state: State, absent: list[Member], now: float) -> tuple[State, tuple[Action, ...]]:
+    """Whoever leaves the old ring for good may fall silent before the boundary: free those who wait for it.
+
+    Most leavers end in order at the very boundary, so the others get a moment to arrive.
+    """
+    old, lost = state.leaving, state.leaver_lost
+    if old is None or lost is None or now - lost <= state.options.deadlines.heartbeat:
+        return state, ()
+    state = replace(state, leaving=None, leaver_lost=None)
+    held = tuple(m.seat.uid for m in absent if old.rank_of(m.seat.uid) is not None)
+    return state, (Abort(old.generation, held, "a worker that was leaving is lost"),) if held else ()
+
+
+def _patience(state: State, ring: list[Member], suspects: list[Member]) -> float:
+    """How long to wait for these; much longer when nobody else holds the model."""
+    holders = sum(m.has_state for m in suspects)
+    alone = 0 < holders == sum(m.has_state for m in ring)
+    return state.options.deadlines.stuck(state.usual_step, alone=alone)
 
 
 def _evict(
@@ -482,7 +599,7 @@ def _evict(
 ) -> tuple[State, tuple[Action, ...]]:
     evictions = tuple(Evict(m.seat.uid, why) for m in members)
     for member in members:
-        state = _lost(state, member.seat.uid, why)
+        state = _lost(state, member.seat.uid, why, now)
     state, actions = _decide(state, now)
     return state, (*evictions, *actions)
 
@@ -490,18 +607,23 @@ def _evict(
 def _order_abort(
     state: State, inside: list[Member], reason: str
 ) -> tuple[State, tuple[Action, ...]]:
-    if not inside or state.aborted == state.generation:
+    if not inside or state.plan is None or state.aborted == state.plan.generation:
         return state, ()
-    order = Abort(state.generation, tuple(m.seat.uid for m in inside), reason)
-    return replace(state, aborted=state.generation), (order,)
+    order = Abort(state.plan.generation, tuple(m.seat.uid for m in inside), reason)
+    return replace(state, aborted=state.plan.generation), (order,)
+
+
+def _seniority(member: Member) -> tuple[bool, int]:
+    """Whoever holds the model comes first, the furthest at the very front."""
+    return not member.has_state, -member.step if member.has_state else 0
 
 
 def _publish(
     state: State, members: list[Member], abort: bool, reason: str, now: float
 ) -> tuple[State, tuple[Action, ...]]:
-    # Whoever holds the model comes first, the furthest at the very front; otherwise order is kept.
-    ordered = sorted(members, key=lambda m: (not m.has_state, -m.step if m.has_state else 0))
-    plan = Plan(state.generation + 1, tuple(m.seat for m in ordered))
+    ordered = sorted(members, key=_seniority)  # otherwise order is kept
+    gap = RESTART_GAP if state.options.recover_until > 0 and not state.leads else 1
+    plan = Plan(state.generation + gap, tuple(m.seat for m in ordered))
     seated = {
         m.seat.uid: replace(
             m,
@@ -522,6 +644,9 @@ def _publish(
         state,
         plan=plan,
         generation=plan.generation,
+        leads=True,
+        leaving=None if abort else state.plan,
+        leaver_lost=None,
         members={**state.members, **left, **seated},
         broken_since=None,
         entered_since=None,
@@ -534,6 +659,11 @@ def _publish(
 def _gathered(state: State, newcomers: list[Member], now: float) -> bool:
     preparing = any(m.standing is Standing.PREPARING for m in state.members.values())
     return not preparing or now - min(m.since for m in newcomers) >= state.options.cool_down
+
+
+def _preparing(state: State) -> str:
+    preparing = [m for m in state.members.values() if m.standing is Standing.PREPARING]
+    return f"; worker {_ids(preparing)} prepares" if preparing else ""
 
 
 def _wait(state: State, why: str) -> tuple[State, tuple[Action, ...]]:
@@ -550,14 +680,17 @@ def _ids(members: Iterable[Member]) -> str:
 def validate(state: State) -> None:
     """What must hold after every event. Tests call it all the time."""
     plan = state.plan
+    assert not state.gone & state.members.keys(), "who is gone is no member"
+    for member in state.members.values():
+        assert not member.joined or member.has_state, "who joined agreed on the model"
+        assert not member.expected or member.standing is Standing.RING
     if plan is None:
         assert all(m.standing in (Standing.PREPARING, Standing.WAITING) for m in state.members.values())
         return
-    assert plan.generation == state.generation, "the plan carries the highest generation"
+    assert plan.generation <= state.generation, "no plan carries a number that was not seen"
     assert plan.size > 0, "a ring is never empty"
     assert len({seat.uid for seat in plan.members}) == plan.size, "nobody sits twice"
     for uid, member in state.members.items():
         if member.standing in (Standing.RING, Standing.DONE):
             assert plan.rank_of(uid) is not None, f"{uid} is in a ring that is not the plan"
             assert member.generation == plan.generation
-        assert not member.joined or member.has_state or member.standing is Standing.PREPARING

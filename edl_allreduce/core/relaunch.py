@@ -52,6 +52,17 @@ Decision = Relaunch | Leave | GiveUp
 FREE = frozenset({Cause.DRAINED, Cause.DISRUPTED, Cause.SILENT})
 """Not the job's fault: replaced at once, and not counted."""
 
+SENTENCE = {
+    Cause.FINISHED: "finished",
+    Cause.DRAINED: "was drained",
+    Cause.DISRUPTED: "was disrupted",
+    Cause.SILENT: "fell silent",
+    Cause.STUCK: "was stuck",
+    Cause.OUT_OF_MEMORY: "ran out of memory",
+    Cause.CRASHED: "crashed",
+    Cause.INVALID: "cannot run the job",
+}
+
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
 
@@ -63,11 +74,11 @@ def decide(cause: Cause, *, failures: int, budget: int, running: int, wanted: in
     if cause is Cause.INVALID:
         return GiveUp("the job cannot run as it is described")
     if cause not in FREE and failures >= budget:
-        allowed = f"{budget} failures are allowed (--max_worker_crashes)"
-        return GiveUp(f"a worker {cause.value} and {allowed}")
+        allowed = f"not more than {budget} failures are allowed (--max_worker_crashes)"
+        return GiveUp(f"a worker {SENTENCE[cause]}, and {allowed}")
     if running >= wanted:
         return Leave(f"{running} workers are enough for {wanted} wanted")
     if cause in FREE:
-        return Relaunch(0.0, f"a worker was {cause.value}")
-    delay = min(FIRST_DELAY * 2**failures, LONGEST_DELAY)
-    return Relaunch(delay, f"a worker {cause.value}; failure {failures + 1} of {budget} allowed")
+        return Relaunch(0.0, f"a worker {SENTENCE[cause]}")
+    delay = min(FIRST_DELAY * 2 ** min(failures, 16), LONGEST_DELAY)  # bounded: a float overflows at 2**1024
+    return Relaunch(delay, f"a worker {SENTENCE[cause]}; failure {failures + 1} of {budget} allowed")

@@ -44,9 +44,13 @@ class Order:
     def __post_init__(self) -> None:
         if self.records < 1:
             raise ValueError(f"a data set needs at least one record, got {self.records}")
+        if self.block < 1 or self.window_blocks < 1:
+            raise ValueError(f"blocks and windows are at least 1, got {self.block}, {self.window_blocks}")
 
     def indices(self, span: Span) -> list[int]:
         """Record indices of the span, in training order."""
+        if not 0 <= span.start <= span.stop <= self.records:
+            raise ValueError(f"{span} is outside an epoch of {self.records} records")
         if not self.shuffle:
             return list(range(span.start, span.stop))
         size = self.block * self.window_blocks
@@ -110,6 +114,8 @@ class Schedule:
 
     def span(self, position: int, batch: int) -> Span:
         """The global batch that begins at `position`: at most `batch` records, never across two epochs."""
+        if batch < 1:
+            raise ValueError(f"a batch needs at least one record, got {batch}")
         if not 0 <= position < self.end:
             raise ValueError(f"position {position} is outside [0, {self.end})")
         epoch, start = divmod(position, self.order.records)
@@ -117,6 +123,8 @@ class Schedule:
 
     def steps(self, batch: int) -> int:
         """How many steps the job takes with a constant global batch."""
+        if batch < 1:
+            raise ValueError(f"a batch needs at least one record, got {batch}")
         total = self.epochs * -(-self.order.records // batch)
         return min(total, self.max_step) if self.max_step else total
 
@@ -132,6 +140,8 @@ def share(span: Span, rank: int, size: int) -> Span:
 
 def micro_batches(span: Span, limit: int) -> Iterator[Span]:
     """Cut a share into the fewest parts of at most `limit` records, of nearly equal size."""
+    if limit < 1:
+        raise ValueError(f"a micro-batch needs at least one record, got a limit of {limit}")
     parts = -(-len(span) // limit)
     for part in range(parts):
         yield share(span, part, parts)
