@@ -93,7 +93,8 @@ def locate(path: str, forced: Kind | None = None) -> Located:
     files = [file for part in parts for file in _expand(part, path)]
     if not files:
         raise DataError(f"{path}: no data files there; expected files of one of these formats: {_known()}")
-    _refuse_duplicates(files)
+    if len(parts) > 1:
+        _refuse_duplicates(files)
     kinds = {file: _detect(file) for file in files}
     if forced is not None:
         kept = [f for f in files if kinds[f] == forced or _may_be(f, kinds[f], forced)]
@@ -137,10 +138,12 @@ def _expand(part: Path, path: str) -> list[Path]:
     if not part.is_dir():
         return [part]
     files, directories = _listdir(part)
-    if files and not all(file.suffix.lower() in _COMPANIONS for file in files):
+    if any(_is_image(file) for file in files):
+        return _walk(part)  # a class of images may have directories of its own
+    if not all(file.suffix.lower() in _COMPANIONS for file in files):
         return files
     inside = [file for directory in directories for file in _walk(directory)]
-    if inside and all(_SUFFIXES.get(file.suffix.lower()) is Kind.IMAGES for file in inside):
+    if inside and all(map(_is_image, inside)):
         return inside
     if inside:
         raise DataError(
@@ -148,6 +151,10 @@ def _expand(part: Path, path: str) -> list[Path]:
             f"to read, for example {directories[0]}, or a glob such as {part / '*' / '*'}"
         )
     return files
+
+
+def _is_image(file: Path) -> bool:
+    return _SUFFIXES.get(file.suffix.lower()) is Kind.IMAGES
 
 
 def _listdir(directory: Path) -> tuple[list[Path], list[Path]]:

@@ -62,5 +62,19 @@ def _open(located: Located, params: Mapping[str, str], allow_truncated: bool) ->
             from edl_allreduce.data.numpy_columns import NumpySource
 
             return NumpySource(located.files, columns=columns)
-        case _:
-            raise DataError(f"{located.root}: reading {located.kind} is not built yet")
+        case Kind.CSV:
+            from edl_allreduce.data.csv_lines import CsvSource
+
+            return CsvSource(located.files, params=params, columns=columns, allow_truncated=allow_truncated)
+        case Kind.IMAGES:
+            from edl_allreduce.data.images import ImageFolderSource
+
+            return ImageFolderSource(located.files)
+        case Kind.PARQUET:
+            from edl_allreduce.data.parquet import ParquetSource
+
+            return ParquetSource(located.files, columns=columns)
+        case Kind.ARRAYRECORD:
+            from edl_allreduce.data.array_record import ArrayRecordSource
+
+            return ArrayRecordSource(located.files)

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 import zlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -28,6 +26,7 @@ import cramjam
 import numpy as np
 import numpy.typing as npt
 
+from edl_allreduce.data.cache import CACHE_BYTES, Cache
 from edl_allreduce.data.files import AtomicFile, DataFile, coalesce, pread
 from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
 from edl_allreduce.data.sharded import ShardedBytes
@@ -37,9 +36,6 @@ MAGIC = 0x01020304
 _HEADER = struct.Struct("<5I")
 _LENGTH = struct.Struct("<I")
 _OLD_LAYOUT_COMPRESSORS = (1, 2, 3)
-
-CACHE_BYTES = 512 << 20
-"""Memory for unpacked gzip chunks and for the places of records."""
 
 _STREAM_ID = b"\xff\x06\x00\x00sNaPpY"
 _FRAME_COMPRESSED, _FRAME_PLAIN = 0x00, 0x01
@@ -117,8 +113,12 @@ class RecordIOSource(ShardedBytes):
         self._tables = [index.table for index in indexes]
         self._tears = [index.tear for index in indexes]
         self._starts = [np.concatenate(([0], np.cumsum(table[:, _COUNT]))) for table in self._tables]
-        self._cache = _Cache(CACHE_BYTES)
+        self._cache: Cache[_Chunk] = Cache(CACHE_BYTES)
         super().__init__(files, [int(starts[-1]) for starts in self._starts])
+
+    def close(self) -> None:
+        super().close()
+        self._cache.clear()
 
     def _offset(self, shard: int, local: int) -> int:
         """The offset of the record's chunk: what a person can find in the file."""
@@ -183,32 +183,6 @@ class RecordIOSource(ShardedBytes):
                     raise self._bad(shard, first_local + int(rows[at]), str(damage), base) from damage
                 records.append(record)
         return records
-
-
-class _Cache:
-    """The most recently used chunks, up to a total weight in bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._weight = 0
-        self._lock = threading.Lock()
-        self._chunks: OrderedDict[tuple[int, int], _Chunk] = OrderedDict()
-
-    def get(self, key: tuple[int, int]) -> _Chunk | None:
-        with self._lock:
-            chunk = self._chunks.get(key)
-            if chunk is not None:
-                self._chunks.move_to_end(key)
-            return chunk
-
-    def put(self, key: tuple[int, int], chunk: _Chunk) -> None:
-        with self._lock:
-            if key in self._chunks:
-                return
-            self._chunks[key] = chunk
-            self._weight += chunk.weight
-            while self._weight > self._limit and len(self._chunks) > 1:
-                self._weight -= self._chunks.popitem(last=False)[1].weight
 
 
 def _load_chunk(fd: int, row: list[int], tear: Tear | None) -> _Chunk:

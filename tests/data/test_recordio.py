@@ -193,7 +193,7 @@ def test_memory_for_unpacked_chunks_is_bounded(tmp_path, monkeypatch):
     path = write(tmp_path / "a", records, Compressor.GZIP, max_chunk_bytes=10_000)
     source = open_source(str(path))
     assert source.read(range(99, -1, -1)) == records[::-1]
-    assert source._cache._weight <= 50_000
+    assert source._cache.weight <= 50_000
 
 
 def test_several_threads_read_at_once(tmp_path, monkeypatch):

@@ -56,6 +56,11 @@ def test_the_checksum_is_the_masked_crc32c():
     assert module.masked_crc(bytes(32)) == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def test_the_bytes_are_those_that_tensorflow_writes(tmp_path):
+    golden = bytes.fromhex("0500000000000000eab2043e68656c6c6fbb1f1c19000000000000000029039807d8ea82a2")
+    assert write(tmp_path / "a.tfrecord", [b"hello", b""]).read_bytes() == golden
+
+
 def test_neighbours_are_read_together_and_far_records_apart(tmp_path, monkeypatch):
     path = write(tmp_path / "a.tfrecord", [bytes([i]) * 50_000 for i in range(100)])
     source = open_source(str(path))
