@@ -1,0 +1,3 @@
+module kubelab/go/pause
+
+go 1.21

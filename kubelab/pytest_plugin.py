@@ -1,0 +1,162 @@
+"""Fixtures and marks for tests that need a Kubernetes.
+
+Marks: `cluster` (real nodes), `controlplane` (API server, scheduler, controllers, hollow nodes).
+Fixtures: `cluster`, `controlplane` (one each per session, restored after every test), `namespace`.
+
+A test whose tier this machine does not allow is skipped, and the last line of the run says so; with CI=true it
+fails instead. K8S_TESTS=False leaves all of them out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from kubelab import story, tiers
+from kubelab.cluster import Cluster, guard
+from kubelab.state import Kind
+
+_MARKS = {"cluster": tiers.Tier.NODES, "controlplane": tiers.Tier.CONTROL_PLANE}
+_live = pytest.StashKey[list[Cluster]]()
+_sizes = pytest.StashKey[dict[str, story.Sizes]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where stories go."""
+    parser.addini(
+        "kubelab_stories", "directory for the stories of failed cluster tests", default="test-stories"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marks, so that the plugin works in any project."""
+    config.addinivalue_line("markers", "cluster: needs a Kubernetes with real nodes (root)")
+    config.addinivalue_line("markers", "controlplane: needs a Kubernetes control plane with hollow nodes")
+    config.stash[_live] = []
+
+
+def _wanted() -> bool:
+    return os.environ.get("K8S_TESTS", "True").lower() not in ("false", "0", "no")
+
+
+def _in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("true", "1")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Parallel runs keep all tests of a cluster in one process: there is one cluster."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if any(item.get_closest_marker(mark) for mark in _MARKS):
+                item.add_marker(pytest.mark.xdist_group("kubelab"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine does not allow, or fail where that must not be."""
+    for mark, tier in _MARKS.items():
+        if item.get_closest_marker(mark) is None:
+            continue
+        if not _wanted():
+            pytest.skip(f"{mark}: K8S_TESTS=False")
+        verdict = tiers.detect()
+        if verdict.tier < tier:
+            if _in_ci():
+                pytest.fail(f"CI must not leave this out: {verdict.sentence()}", pytrace=False)
+            pytest.skip(f"{mark}: {verdict.obstacle}")
+    item.stash[_sizes] = {cluster.name: story.log_sizes(cluster) for cluster in item.config.stash[_live]}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test leaves its story."""
+    report = yield
+    fixtures = getattr(item, "fixturenames", ())
+    for cluster in item.config.stash[_live]:
+        used = ("cluster" if cluster.state.kind is Kind.REAL else "controlplane") in fixtures
+        if report.failed and used:
+            name = re.sub(r"[^\w.-]+", "-", item.nodeid).strip("-")
+            base = item.config.rootpath / str(item.config.getini("kubelab_stories"))
+            directory = base / (name if report.when == "call" else f"{name}.{report.when}")
+            story.tell(cluster, directory, item.stash.get(_sizes, {}).get(cluster.name))
+            report.sections.append(("kubelab", f"The story of cluster {cluster.name} is in {directory}"))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line that names what was left out and why."""
+    reasons: dict[str, int] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        found = re.fullmatch(r"(?:Skipped: )?(cluster|controlplane): (.*)", text, re.DOTALL)
+        if found:
+            reasons[found.group(0)] = reasons.get(found.group(0), 0) + 1
+    if reasons:
+        parts = [f"{count} tests ({why.removeprefix('Skipped: ')})" for why, count in reasons.items()]
+        terminalreporter.write_line(f"kubelab: left out {'; '.join(parts)}", yellow=True)
+    else:
+        terminalreporter.write_line("kubelab: nothing was left out for want of a cluster")
+
+
+def _session_cluster(config: pytest.Config, kind: Kind) -> Iterator[Cluster]:
+    name = f"test-{kind.name.lower()}-{os.getpid()}"
+    with guard(name):  # also when this process is killed
+        cluster = Cluster.up(name, kind=kind, hollow=kind is Kind.HOLLOW)
+        config.stash[_live].append(cluster)
+        try:
+            yield cluster
+        finally:
+            config.stash[_live].remove(cluster)
+            cluster.down()
+
+
+@pytest.fixture(scope="session")
+def _real_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    yield from _session_cluster(pytestconfig, Kind.REAL)
+
+
+@pytest.fixture(scope="session")
+def _hollow_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    yield from _session_cluster(pytestconfig, Kind.HOLLOW)
+
+
+@pytest.fixture
+def cluster(_real_cluster: Cluster) -> Iterator[Cluster]:
+    """The session's cluster with real nodes node-a and node-b; whatever a test does to it is undone after it."""
+    yield _real_cluster
+    _restored(_real_cluster)
+
+
+@pytest.fixture
+def controlplane(_hollow_cluster: Cluster) -> Iterator[Cluster]:
+    """The session's control plane without real nodes; `add_hollow_nodes` gives it some."""
+    yield _hollow_cluster
+    _restored(_hollow_cluster)
+
+
+def _restored(cluster: Cluster) -> None:
+    cluster.restore()
+    for name in list(cluster.state.nodes):
+        if name not in ("node-a", "node-b"):
+            cluster.remove_node(name)
+    cluster.remove_hollow_nodes()
+
+
+_numbers = iter(range(1, 1_000_000))
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A fresh namespace in the cluster that the test uses; its pods are gone when the next test begins."""
+    name = "cluster" if "cluster" in request.fixturenames else "controlplane"
+    cluster: Cluster = request.getfixturevalue(name)
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))
+    own = f"{words[:30].strip('-')}-{next(_numbers)}"
+    cluster.create_namespace(own)
+    yield own
+    cluster.restore()  # first: a broken node cannot end its pods
+    cluster.delete_namespace(own)
