@@ -1,0 +1,40 @@
+# `make` lists what there is. Every target sets up what it needs first (scripts/setup, a no-op when all is there).
+PYTHON := .venv/bin/python
+SETUP := scripts/setup
+# CI logs are read later and in a browser: no colours, the slowest tests named.
+PYTEST_FLAGS := $(if $(CI),--color=no --durations=10,)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format cluster bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: ## virtual environment, pinned dependencies, our Horovod build
+	@$(SETUP)
+
+demo: setup ## train digits with 3 local workers while one is killed, one drained, one added
+	@$(PYTHON) -m edl_allreduce.demo
+
+test: lint ## lint, then all tests
+	$(PYTHON) -m pytest -m "not soak" $(PYTEST_FLAGS) $(TESTS)
+
+lint: setup ## ruff, mypy strict, import layers
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m mypy --strict scripts/setup third_party/horovod/build.py
+	.venv/bin/lint-imports
+
+format: setup ## let ruff rewrite the code
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+cluster: setup ## a local Kubernetes cluster on this machine
+	@scripts/cluster up
+
+bench: setup ## measure, and write what was measured
+	@$(PYTHON) -m benchmarks
+
+clean: ## remove .venv and build products (the wheel cache stays)
+	rm -rf .venv build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

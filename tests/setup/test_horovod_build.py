@@ -1,0 +1,197 @@
+"""The build script of our Horovod wheel, without building: keys, checks, messages, locks."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+build = load(ROOT / "third_party/horovod/build.py", "edl_horovod_build")
+
+
+@pytest.fixture
+def target():
+    return build.Target(
+        horovod="0.28.1+edl1",
+        tensorflow="2.21.0",
+        python="cpython-311",
+        platform="linux-x86_64",
+        libc="glibc-2.36",
+        cpu_flags=("avx",),
+        options=(),
+        patches=(("0001-a.patch", "abc"),),
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tensorflow": "2.20.0"},
+        {"python": "cpython-312"},
+        {"platform": "linux-aarch64"},
+        {"libc": "glibc-2.39"},
+        {"cpu_flags": ("avx", "fma")},
+        {"options": (("HOROVOD_WITH_MPI", "1"),)},
+        {"patches": (("0001-a.patch", "abd"),)},
+        {"horovod": "0.28.1+edl2"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_whatever_changes_the_wheel_changes_its_key(target, change):
+    assert dataclasses.replace(target, **change).key != target.key
+
+
+def test_the_key_is_a_plain_directory_name(target):
+    assert target.key == dataclasses.replace(target).key
+    assert "/" not in target.key and " " not in target.key
+
+
+def test_only_options_that_are_on_count():
+    assert build.build_options({"HOROVOD_WITH_MPI": "0", "HOROVOD_RANK": "3", "PATH": "x"}) == ()
+    assert build.build_options({"HOROVOD_WITH_MPI": "1"}) == (("HOROVOD_WITH_MPI", "1"),)
+
+
+def test_options_reach_the_build_and_nothing_else_of_horovod_does():
+    python = Path("/somewhere/bin/python")
+    plain = build.build_environment(python, {}, {"PATH": "/usr/bin", "HOROVOD_RANK": "1"})
+    assert plain["HOROVOD_WITHOUT_MPI"] == "1" and "HOROVOD_RANK" not in plain
+    assert plain["PATH"].split(":")[0] == "/somewhere/bin"
+    options = {"HOROVOD_WITH_MPI": "1", "HOROVOD_GPU_OPERATIONS": "NCCL"}
+    both = build.build_environment(python, options, {"PATH": "/usr/bin"})
+    assert "HOROVOD_WITHOUT_MPI" not in both and both["HOROVOD_GPU_OPERATIONS"] == "NCCL"
+
+
+def test_cpu_flags_are_read_from_cpuinfo():
+    assert build.cpu_flags("model name : x\nflags\t\t: fpu avx sse f16c\n") == ("avx", "f16c")
+    assert build.cpu_flags("no such line") == ()
+
+
+def test_a_missing_compiler_is_named_with_its_cure():
+    with pytest.raises(build.SetupError) as error:
+        build.require_tools(lambda tool: None if tool in ("g++", "cmake") else f"/usr/bin/{tool}")
+    assert "g++, cmake" in str(error.value)
+    assert "apt-get install -y cmake g++" in str(error.value)
+
+
+def test_a_python_without_tensorflow_is_named(tmp_path):
+    empty = tmp_path / "empty"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(empty)], check=True)
+    with pytest.raises(build.SetupError, match="has none"):
+        build.target_for(empty / "bin" / "python", {})
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("[ 42%] Building CXX object a/b/pair.cc.o\n", "42% pair.cc"),
+        ("[100%] Built target tensorflow\n", "100%"),
+        ("/usr/bin/c++ -c x\n", None),
+    ],
+)
+def test_progress_is_read_from_makes_output(line, shown):
+    assert build.make_progress(line) == shown
+
+
+def test_a_tampered_sdist_is_refused_and_removed(tmp_path):
+    sdist = tmp_path / "sdist" / f"horovod-{build.HOROVOD_VERSION}.tar.gz"
+    sdist.parent.mkdir()
+    sdist.write_bytes(b"not horovod")
+    with pytest.raises(build.SetupError, match="sha256"):
+        build.fetch_sdist(Path(sys.executable), tmp_path, tmp_path / "log")
+    assert not sdist.exists()
+
+
+def test_a_failed_command_shows_its_log(tmp_path):
+    log = tmp_path / "x.log"
+    argv = [sys.executable, "-c", "print('the reason'); raise SystemExit(3)"]
+    with pytest.raises(build.SetupError) as error:
+        build.run_logged("Trying", argv, log, progress=lambda line: None)
+    assert "code 3" in str(error.value) and "the reason" in str(error.value) and str(log) in str(error.value)
+
+
+def test_the_second_of_two_set_ups_waits_for_the_first(tmp_path):
+    order = []
+    inside = threading.Event()
+
+    def second():
+        inside.wait()
+        with build.locked(tmp_path / "lock", "a test"):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with build.locked(tmp_path / "lock", "a test"):
+        inside.set()
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_a_lock_is_free_again_when_its_holder_was_killed(tmp_path):
+    hold = (
+        "import build, pathlib, signal, sys\n"
+        "with build.locked(pathlib.Path(sys.argv[1]), 'x'):\n"
+        "    print('held', flush=True)\n"
+        "    signal.pause()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path / "lock")],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "third_party/horovod")},
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    with build.locked(tmp_path / "lock", "x"):
+        pass
+
+
+def test_a_cached_wheel_is_used_without_building(tmp_path, monkeypatch, target):
+    monkeypatch.setattr(build, "target_for", lambda python, environ: target)
+    monkeypatch.setattr(build, "require_tools", lambda: pytest.fail("tried to build"))
+    home = tmp_path / "edl-allreduce" / "wheels" / target.key
+    home.mkdir(parents=True)
+    (home / "horovod-0.28.1+edl1-cp311-cp311-linux_x86_64.whl").touch()
+    wheel = build.wheel_for(Path(sys.executable), {"XDG_CACHE_HOME": str(tmp_path)})
+    assert wheel.parent == home
+
+
+def test_a_failed_build_leaves_nothing_that_looks_like_a_wheel(tmp_path, monkeypatch, target):
+    monkeypatch.setattr(build, "target_for", lambda python, environ: target)
+
+    def broken(*_: object) -> Path:
+        raise build.SetupError("compiler says no")
+
+    monkeypatch.setattr(build, "fetch_sdist", broken)
+    monkeypatch.setattr(build, "require_tools", lambda: None)
+    with pytest.raises(build.SetupError, match="compiler says no"):
+        build.wheel_for(Path(sys.executable), {"XDG_CACHE_HOME": str(tmp_path)})
+    assert not list((tmp_path / "edl-allreduce").rglob("*.whl"))
+    assert not list((tmp_path / "edl-allreduce").glob("build-*"))
+
+
+def test_each_patch_says_what_it_cures():
+    assert build.patches()
+    for patch in build.patches():
+        header = patch.read_text().split("diff --git")[0]
+        assert len(header.split()) > 20, f"{patch.name} has no explanation"

@@ -1,0 +1,414 @@
+#!/usr/bin/env python3
+"""Build our Horovod wheel: the sdist of Horovod 0.28.1, our patches, this machine's TensorFlow.
+
+Standard library only: this runs before anything is installed. Call it with the Python that shall use
+the wheel (TensorFlow must be installed there):
+
+    python third_party/horovod/build.py --python .venv/bin/python
+
+It prints the path of the wheel, built now or taken from the cache. Options are environment variables,
+and part of the cache key:
+
+    HOROVOD_WITH_MPI=1            serve mpirun as well (needs an MPI with headers)
+    HOROVOD_GPU_OPERATIONS=NCCL   collectives on GPUs (needs CUDA and NCCL with headers)
+    HOROVOD_KEEP_DEBUG_INFO=1     do not strip the library
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+HOROVOD_VERSION = "0.28.1"
+LOCAL_VERSION = "edl1"
+SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+
+# Horovod's CMake files turn these on when the machine has them; a wheel with them dies elsewhere.
+CPU_FLAGS_THAT_MATTER = ("avx", "f16c", "fma")
+
+# What the environment may ask for. Everything here changes the wheel, so it is part of the key.
+BUILD_OPTIONS = (
+    "HOROVOD_WITH_MPI",
+    "HOROVOD_GPU_OPERATIONS",
+    "HOROVOD_GPU",
+    "HOROVOD_CUDA_HOME",
+    "HOROVOD_NCCL_HOME",
+    "HOROVOD_NCCL_LINK",
+    "HOROVOD_KEEP_DEBUG_INFO",
+)
+
+# Tool -> Debian package. Names only what a build really runs.
+BUILD_TOOLS = {
+    "gcc": "gcc",
+    "g++": "g++",
+    "cmake": "cmake",
+    "make": "make",
+    "git": "git",
+    "strip": "binutils",
+}
+
+
+class SetupError(Exception):
+    """Something is missing or failed; the message names the cure."""
+
+
+def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
+    base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".cache")
+    return Path(base) / "edl-allreduce"
+
+
+def patches() -> list[Path]:
+    return sorted((HERE / "patches").glob("*.patch"))
+
+
+# --- what a wheel depends on ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What the wheel is built for; two equal targets can share a wheel."""
+
+    horovod: str
+    tensorflow: str
+    python: str
+    platform: str
+    libc: str
+    cpu_flags: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    patches: tuple[tuple[str, str], ...]
+
+    @property
+    def key(self) -> str:
+        digest = hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
+        return f"tf{self.tensorflow}-{self.python}-{self.platform}-{digest[:12]}"
+
+
+def build_options(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, environ[name]) for name in BUILD_OPTIONS if environ.get(name, "0") not in ("", "0"))
+
+
+def patch_hashes() -> tuple[tuple[str, str], ...]:
+    return tuple((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in patches())
+
+
+def cpu_flags(cpuinfo: str) -> tuple[str, ...]:
+    match = re.search(r"^flags\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    present = set(match.group(1).split()) if match else set()
+    return tuple(flag for flag in CPU_FLAGS_THAT_MATTER if flag in present)
+
+
+_ASK_PYTHON = """
+import importlib.metadata as m, json, platform, sys, sysconfig
+def version():
+    for name in ("tensorflow-cpu", "tensorflow", "tf-nightly"):
+        try:
+            return m.version(name)
+        except m.PackageNotFoundError:
+            pass
+    return ""
+libc = "-".join(platform.libc_ver())
+print(json.dumps([version(), sys.implementation.cache_tag, sysconfig.get_platform(), libc]))
+"""
+
+
+def target_for(python: Path, environ: Mapping[str, str] = os.environ) -> Target:
+    answer = subprocess.run([str(python), "-c", _ASK_PYTHON], capture_output=True, text=True, check=True)
+    tensorflow, tag, platform, libc = json.loads(answer.stdout)
+    if not tensorflow:
+        raise SetupError(f"Horovod is compiled against TensorFlow, but {python} has none. Install it first.")
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = cpu_flags(cpuinfo.read_text()) if cpuinfo.exists() else ()
+    version = f"{HOROVOD_VERSION}+{LOCAL_VERSION}"
+    return Target(version, tensorflow, tag, platform, libc, flags, build_options(environ), patch_hashes())
+
+
+# --- running things so that somebody can watch ----------------------------------------------------------
+
+
+class Watcher:
+    """Shows one running command: a live line on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, title: str, *, every_seconds: float = 30.0) -> None:
+        self._title = title
+        self._tty = sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._interval = 0.5 if self._tty else every_seconds
+        self._detail = ""
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+
+    def __enter__(self) -> Watcher:
+        if not self._tty:
+            print(f"  {self._title} …", file=sys.stderr, flush=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, exc_type: object, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        word = "done" if exc_type is None else "FAILED"
+        start = "\r\033[K" if self._tty else ""
+        print(f"{start}  {self._title}: {word} ({self._elapsed()})", file=sys.stderr, flush=True)
+
+    def say(self, detail: str) -> None:
+        self._detail = detail
+
+    def _elapsed(self) -> str:
+        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
+        return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
+
+    def _show(self) -> None:
+        while not self._done.wait(self._interval):
+            line = f"  {self._title} … {self._elapsed()} {self._detail}"
+            if self._tty:
+                width = shutil.get_terminal_size().columns - 1
+                print(f"\r\033[K{line[:width]}", end="", file=sys.stderr, flush=True)
+            else:
+                print(line, file=sys.stderr, flush=True)
+
+
+def make_progress(line: str) -> str | None:
+    """How far make is: "[ 42%] Building CXX object x/y.cc.o" -> "42% y.cc"; None if the line does not say."""
+    match = re.match(r"\[\s*(\d+)%\]\s*(?:Building \w+ object (\S+)\.o)?", line)
+    if not match:
+        return None
+    name = f" {Path(match.group(2)).name}" if match.group(2) else ""
+    return f"{match.group(1)}%{name}"
+
+
+def pip_progress(line: str) -> str | None:
+    match = re.match(
+        r"\s*(Collecting|Downloading|Building wheel for|Installing collected)\s*(\S*).*?(\(.*\))?$", line
+    )
+    return " ".join(filter(None, match.groups())) if match else None
+
+
+def run_logged(
+    title: str,
+    argv: Sequence[str],
+    log: Path,
+    *,
+    progress: Callable[[str], str | None],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """Run a command, keep its output in `log`, show how far it is. A failure carries the log's tail."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as out, Watcher(title) as watcher:
+        out.write(f"$ {' '.join(argv)}\n")
+        process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                out.write(line)
+                detail = progress(line)
+                if detail:
+                    watcher.say(detail)
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        out.flush()
+        if code != 0:
+            tail = "".join(f"    {line}\n" for line in log.read_text(errors="replace").splitlines()[-25:])
+            raise SetupError(f"{title}: {argv[0]} ended with code {code}. Full log: {log}\n{tail}")
+
+
+@contextlib.contextmanager
+def locked(path: Path, waiting_for: str) -> Iterator[None]:
+    """Hold `path` as a lock; the kernel frees it when the holder dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"  waiting: another process is busy with {waiting_for}", file=sys.stderr, flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def missing_tools(which: Callable[[str], str | None] = shutil.which) -> dict[str, str]:
+    return {tool: package for tool, package in BUILD_TOOLS.items() if which(tool) is None}
+
+
+def require_tools(which: Callable[[str], str | None] = shutil.which) -> None:
+    missing = missing_tools(which)
+    if missing:
+        packages = " ".join(sorted(set(missing.values())))
+        raise SetupError(
+            f"building Horovod needs {', '.join(missing)}, which is not here. On Debian or Ubuntu:\n"
+            f"    sudo apt-get install -y {packages}"
+        )
+
+
+# --- the build -------------------------------------------------------------------------------------------
+
+
+def fetch_sdist(python: Path, cache: Path, log: Path) -> Path:
+    sdist = cache / "sdist" / f"horovod-{HOROVOD_VERSION}.tar.gz"
+    if not sdist.exists():
+        with tempfile.TemporaryDirectory(dir=cache) as tmp:
+            run_logged(
+                f"Fetching Horovod {HOROVOD_VERSION}",
+                [str(python), "-m", "pip", "download", "--no-deps", "--no-binary", "horovod",
+                 "--no-build-isolation", "--dest", tmp, f"horovod=={HOROVOD_VERSION}"],
+                log,
+                progress=pip_progress,
+            )  # fmt: skip
+            sdist.parent.mkdir(parents=True, exist_ok=True)
+            (Path(tmp) / sdist.name).replace(sdist)
+    got = hashlib.sha256(sdist.read_bytes()).hexdigest()
+    if got != SDIST_SHA256:
+        sdist.unlink()
+        raise SetupError(
+            f"{sdist.name} has sha256 {got}, expected {SDIST_SHA256}. It was removed: run the "
+            "set-up again, and if it stays wrong, find out what your package index serves under that name."
+        )
+    return sdist
+
+
+def unpack_and_patch(sdist: Path, where: Path) -> Path:
+    # Always a fresh tree: one that was configured once fails the second time.
+    with tarfile.open(sdist) as archive:
+        archive.extractall(where, filter="data")
+    tree = where / f"horovod-{HOROVOD_VERSION}"
+    # Without the ceiling, git would look for a repository above the cache and skip every file.
+    env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(where)}
+    for patch in patches():
+        done = subprocess.run(
+            ["git", "apply", "--whitespace=nowarn", str(patch)],
+            cwd=tree,
+            env=env,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise SetupError(f"{patch.name} does not apply to Horovod {HOROVOD_VERSION}:\n{done.stderr}")
+    return tree
+
+
+def build_environment(python: Path, options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    env = {name: value for name, value in environ.items() if not name.startswith("HOROVOD_")}
+    env |= {
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_LOCAL_VERSION": LOCAL_VERSION,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        # CMake asks whatever `python` is first on the path about TensorFlow.
+        "PATH": f"{python.parent}{os.pathsep}{environ.get('PATH', os.defpath)}",
+    }
+    env.setdefault("MAKEFLAGS", f"-j{os.cpu_count() or 1}")
+    env |= options
+    if options.get("HOROVOD_WITH_MPI") != "1":
+        env["HOROVOD_WITHOUT_MPI"] = "1"
+    return env
+
+
+def strip_libraries(tree: Path) -> None:
+    for library in tree.rglob("mpi_lib*.so"):
+        subprocess.run(["strip", "--strip-debug", str(library)], check=True)
+
+
+def build_wheel(python: Path, target: Target, cache: Path, log: Path) -> Path:
+    """Build into a temporary directory and return the wheel there; the caller moves it into the cache."""
+    require_tools()
+    options = dict(target.options)
+    work = Path(tempfile.mkdtemp(prefix="build-", dir=cache))
+    try:
+        sdist = fetch_sdist(python, cache, log)
+        tree = unpack_and_patch(sdist, work)
+        env = build_environment(python, options, os.environ)
+        setup_py = [str(python), "setup.py", "--quiet"]
+        run_logged(
+            f"Compiling Horovod {HOROVOD_VERSION}+{LOCAL_VERSION} (once; 3 to 8 minutes on two cores)",
+            [*setup_py, "build"],
+            log,
+            progress=make_progress,
+            cwd=tree,
+            env=env,
+        )
+        if options.get("HOROVOD_KEEP_DEBUG_INFO") != "1":
+            strip_libraries(tree / "build")
+        run_logged(
+            "Packing the wheel",
+            [*setup_py, "bdist_wheel", "--skip-build", "--dist-dir", str(work / "dist")],
+            log, progress=make_progress, cwd=tree, env=env,
+        )  # fmt: skip
+        (wheel,) = (work / "dist").glob("*.whl")
+        with zipfile.ZipFile(wheel) as content:
+            if not any(name.startswith("horovod/tensorflow/mpi_lib") for name in content.namelist()):
+                raise SetupError(f"the build ended well but made no TensorFlow library. Full log: {log}")
+        return wheel
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def wheel_for(python: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """The wheel for this Python and its TensorFlow: from the cache, else built now."""
+    target = target_for(python, environ)
+    cache = cache_root(environ)
+    home = cache / "wheels" / target.key
+    cache.mkdir(parents=True, exist_ok=True)
+    with locked(cache / "locks" / f"{target.key}.lock", "building this Horovod wheel"):
+        for wheel in home.glob("*.whl"):
+            return wheel
+        log = cache / "logs" / f"horovod-{target.key}.log"
+        log.unlink(missing_ok=True)
+        built = build_wheel(python, target, cache, log)
+        home.mkdir(parents=True, exist_ok=True)
+        # Rename as the last act: a wheel in the cache is always whole.
+        wheel = built.replace(home / built.name)
+        (home / "target.json").write_text(json.dumps(dataclasses.asdict(target), indent=2) + "\n")
+        shutil.rmtree(built.parent.parent, ignore_errors=True)
+        return wheel
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="who shall use the wheel")
+    parser.add_argument("--key", action="store_true", help="only print the cache key")
+    options = parser.parse_args(argv)
+    # Not resolve(): following the link out of a virtual environment would leave it.
+    python = Path(os.path.abspath(options.python))  # noqa: PTH100
+    try:
+        print(target_for(python).key if options.key else wheel_for(python))
+    except SetupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
