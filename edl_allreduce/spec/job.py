@@ -294,7 +294,7 @@ class JobSpec:
         "from which all deadlines derive. A process that exits is noticed at once.",
     )
     cool_down_seconds: float = flag(
-        1.0,
+        3.0,
         group=Group.ELASTICITY,
         metavar="SECONDS",
         commands=TRAINING,

@@ -17,9 +17,11 @@ from typing import Literal
 
 FAULTS = "EDL_FAULTS"
 FAULT_DIR = "EDL_FAULT_DIR"
+RELEASED = "released"
+HOLD_SECONDS = 0.02
 
 Point = Literal["prepare", "ready", "init", "sync", "compute", "reduce", "applied", "export", "evaluate"]
-ActionName = Literal["kill", "freeze", "terminate", "block", "crash"]
+ActionName = Literal["kill", "freeze", "terminate", "block", "crash", "hold"]
 
 
 class InjectedCrash(RuntimeError):
@@ -81,6 +83,11 @@ def _claim(number: int, fault: Fault, coordinates: dict[str, int]) -> bool:
     return True
 
 
+def release(directory: Path) -> None:
+    """Let everybody go on who is held."""
+    (directory / RELEASED).touch()
+
+
 def _act(fault: Fault) -> None:
     match fault.action:
         case "kill":
@@ -93,3 +100,7 @@ def _act(fault: Fault) -> None:
             threading.Event().wait()
         case "crash":
             raise InjectedCrash("a fault was injected here")
+        case "hold":
+            pause = threading.Event()
+            while not (Path(os.environ[FAULT_DIR]) / RELEASED).exists():
+                pause.wait(HOLD_SECONDS)

@@ -117,6 +117,10 @@ class Control:
                 return False
             self._plan = plan
             self._done = False
+            self.store.coordinates = {
+                "worker": self.seat.worker_id,
+                "rank": plan.rank_of(self.seat.uid) or 0,
+            }
             self.store.open(plan.generation)
         self.send(messages.Entered(plan.generation))
         return True

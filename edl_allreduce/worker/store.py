@@ -31,6 +31,8 @@ class LoopbackStore:
         self._early: dict[int, dict[str, bytes]] = {}
         """Keys of peers that were quicker to a generation than this worker."""
         self._requests = 0
+        self.coordinates: dict[str, int] = {}
+        """Who asks, for faults."""
         self._server = _Server(self)
         self.port: int = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="store", daemon=True).start()
@@ -82,7 +84,7 @@ class LoopbackStore:
         with self._changed:
             self._requests += 1
             requests, generation = self._requests, self._generation
-        faults.reach("init", generation=generation, request=requests)
+        faults.reach("init", generation=generation, request=requests, **self.coordinates)
 
 
 class _Server(ThreadingHTTPServer):

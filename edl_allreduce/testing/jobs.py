@@ -1,0 +1,145 @@
+"""A real job under test: started as a user would, watched through its events, judged by its audit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from edl_allreduce.core.audit import Verdict
+from edl_allreduce.rpc.messages import EventRecord
+from edl_allreduce.testing import faults as fault_module
+from edl_allreduce.testing.faults import Fault
+from edl_allreduce.worker.audit import audit
+
+POLL_SECONDS = 0.05
+T = TypeVar("T")
+
+
+class RunningJob:
+    """`elasticdl train …` in a directory of its own, with faults."""
+
+    def __init__(self, directory: Path, arguments: Sequence[str], faults: Sequence[Fault] = ()) -> None:
+        self.directory = directory
+        self.faults = directory / "faults"
+        self.output = directory / "output"
+        self._serial = 0
+        environment = {**os.environ, **fault_module.environment(list(faults), self.faults)}
+        command = [
+            sys.executable, "-m", "edl_allreduce.cli", "train",
+            f"--job_dir={directory / 'job'}",
+            f"--audit_dir={directory / 'audit'}",
+            f"--output={self.output}",
+            *arguments,
+        ]  # fmt: skip
+        with (directory / "stdout").open("wb") as out:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=out, env=environment, start_new_session=True
+            )
+
+    def events(self) -> list[EventRecord]:
+        """All that happened so far."""
+        path = self.directory / "job" / "events.jsonl"
+        if not path.exists():
+            return []
+        lines = path.read_bytes().splitlines(keepends=True)
+        return [msgspec.json.decode(line, type=EventRecord) for line in lines if line.endswith(b"\n")]
+
+    def wait_for(self, kind: str, text: str = "", timeout: float = 120.0) -> EventRecord:
+        """The next event of this kind whose text contains `text`, counted from the last one waited for."""
+
+        def find() -> EventRecord | None:
+            return next(
+                (e for e in self.events() if e.serial > self._serial and e.kind == kind and text in e.text),
+                None,
+            )
+
+        event = self._until(find, f"{kind}: …{text}…", timeout)
+        self._serial = event.serial
+        return event
+
+    def wait_fired(self, count: int, timeout: float = 120.0) -> None:
+        """Until so many faults fired."""
+        self._until(lambda: len(self.fired()) >= count or None, f"{count} faults", timeout)
+
+    def _until(self, find: Callable[[], T | None], what: str, timeout: float) -> T:
+        pause = threading.Event()
+        for _ in range(int(timeout / POLL_SECONDS)):
+            found = find()
+            if found is not None:
+                return found
+            if self.process.poll() is not None:
+                found = find()
+                if found is not None:
+                    return found
+                raise AssertionError(f"the job ended before {what}\n{self.story()}")
+            pause.wait(POLL_SECONDS)
+        raise AssertionError(f"{what} did not happen within {timeout:.0f} s\n{self.story()}")
+
+    def fired(self) -> list[dict[str, int | str]]:
+        return fault_module.fired(self.faults)
+
+    def release(self) -> None:
+        """Let ranks go on that a fault holds."""
+        fault_module.release(self.faults)
+
+    def pid(self, worker_id: int) -> int:
+        """Of a worker, from its own log."""
+        marker = f"worker {worker_id} (pid "
+        line = next(line for line in self.log(worker_id).splitlines() if marker in line)
+        return int(line.split(marker)[1].split(",")[0])
+
+    def signal(self, worker_id: int, number: signal.Signals) -> None:
+        os.kill(self.pid(worker_id), number)
+
+    def log(self, worker_id: int) -> str:
+        return (self.directory / "job" / "logs" / f"worker-{worker_id}.log").read_text(errors="replace")
+
+    def stdout(self) -> str:
+        return (self.directory / "stdout").read_text(errors="replace")
+
+    def wait(self, timeout: float = 180.0) -> int:
+        """The exit code."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job did not end within {timeout:.0f} s\n{self.story()}") from None
+
+    def audit(self) -> Verdict:
+        return audit(str(self.directory / "audit"))
+
+    def story(self) -> str:
+        """Everything that helps to understand a failed test."""
+        parts = [f"--- {self.directory}", self.stdout()[-6000:]]
+        for path in sorted((self.directory / "job" / "logs").glob("*.log")):
+            parts += [f"--- {path.name}", path.read_text(errors="replace")[-3000:]]
+        return "\n".join(parts)
+
+    def end(self) -> None:
+        """Leave nothing behind: master and workers, by their own pids."""
+        pids = [self.process.pid] if self.process.poll() is None else []
+        logs = self.directory / "job" / "logs"
+        for path in sorted(logs.glob("worker-*.log")) if logs.exists() else []:
+            worker_id = int(path.stem.split("-")[1])
+            try:
+                pids.append(self.pid(worker_id))
+            except StopIteration:
+                continue  # it never came so far as to write its pid
+        for pid in pids:
+            if _is_ours(pid):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        return b"edl_allreduce" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
