@@ -47,8 +47,8 @@ class Module:
     def directory(self) -> Path:
         """Where its programs are kept."""
         digest = hashlib.sha256(platform.machine().encode())
-        for file in sorted(self.source.iterdir()):
-            digest.update(file.read_bytes())
+        for file in sorted(self.source.rglob("*")):
+            digest.update(file.read_bytes() if file.is_file() else b"")
         return places.cache() / "binaries" / f"{self.name}-{self.version}-{digest.hexdigest()[:12]}"
 
 
@@ -70,7 +70,7 @@ MODULES = (
     ),
     Module("coredns", "github.com/coredns/coredns", {"coredns": "github.com/coredns/coredns"}),
     Module("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
-    Module("pause", "pause", {"pause": "kubelab/go/pause"}),
+    Module("tools", "tools", {"pause": "kubelab/go/tools/pause", "probe": "kubelab/go/tools/probe"}),
 )
 
 

@@ -21,7 +21,6 @@ from kubelab import (
     commands,
     controlplane,
     images,
-    machines,
     network,
     pki,
     places,
@@ -360,9 +359,8 @@ class Cluster:
             if container in (None, status["name"]) and status.get("containerID"):
                 group = self.node(found["spec"]["nodeName"]).group
                 pids = cgroups.processes(group, status["containerID"].rpartition("/")[2])
-                # The lowest is the oldest here: numbers have not wrapped within a container's life.
                 if pids:
-                    return min(pids)
+                    return min(pids, key=processes.number_inside)
         raise ClusterStateError(f"pod {namespace}/{pod} has no running container {container or ''}")
 
     def unplug_pod(self, namespace: str, pod: str, plugged: bool = False) -> None:
@@ -440,8 +438,6 @@ class Cluster:
 
     def restore(self) -> None:
         """Undo what was done to parts of the cluster: all run, are connected and Ready when this returns."""
-        processes.bury()
-        machines.bury()
         for part in self.components.values():
             part.thaw()
             part.start()
@@ -484,8 +480,6 @@ def _sweep(run: Path) -> None:
                 if directory.is_dir():
                     cgroups.set_frozen(f"{cgroups.top(run)}/{directory.name}", False)
     processes.end_all(run)
-    processes.bury()
-    machines.bury()
     if os.geteuid() == 0:
         cgroups.remove(cgroups.top(run))
     if run.exists():

@@ -25,7 +25,10 @@ from kubelab.waiting import eventually
 
 PAUSE = "docker.io/kubelab/pause:1"
 BUSYBOX = "docker.io/kubelab/busybox:1"
-"""A shell and small tools, for tests of the cluster itself."""
+"""A shell, small tools, and `probe serve :PORT | get URL`, for tests of the cluster itself.
+
+(Debian's static busybox cannot resolve names: its wget ends with a segmentation fault.)
+"""
 
 
 def _home() -> Path:
@@ -54,7 +57,7 @@ def ensure_basic() -> None:
         raise MissingTool("busybox is not installed: apt-get install busybox-static")
     for name, files, entrypoint in (
         (PAUSE, {"pause": binaries.program("pause")}, ["/pause"]),
-        (BUSYBOX, {"bin/busybox": Path(busybox)}, ["/bin/sh"]),
+        (BUSYBOX, {"bin/busybox": Path(busybox), "bin/probe": binaries.program("probe")}, ["/bin/sh"]),
     ):
         content = hashlib.sha256(b"".join(file.read_bytes() for file in files.values())).hexdigest()
         if _loaded().get(name) != content:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from kubelab import commands, places
 from kubelab.errors import ClusterStateError
 from kubelab.namespaces import MACHINE, NETWORK, inside
-from kubelab.processes import Identity, environment
+from kubelab.processes import Identity, bury, environment
 from kubelab.waiting import eventually
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Machine:
                 raise ClusterStateError(
                     f"machine {self.name} did not start: {log.read_text(errors='replace')}"
                 )
-        _starters.append(starter)
+        bury(starter)
         children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text().split()
         self._state.write_text(json.dumps(asdict(Identity.of(int(children[0])))))
         self.run("hostname", self.name)
@@ -110,12 +110,3 @@ class Machine:
     def sysctl(self, name: str, value: str) -> None:
         """Set a network setting of the kernel, for this machine only."""
         self.in_network(lambda: Path(f"/proc/sys/{name}").write_text(value))
-
-
-# Kept so that their destructors do not complain: machines are meant to outlive the command that starts them.
-_starters: list[subprocess.Popen[bytes]] = []
-
-
-def bury() -> None:
-    """Collect the exit status of the starters of machines that ended."""
-    _starters[:] = [starter for starter in _starters if starter.poll() is None]

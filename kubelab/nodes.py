@@ -260,7 +260,7 @@ disabled_plugins = [{", ".join(f'"io.containerd.{name}"' for name in unwanted)}]
             "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
             "podLogsDir": str(self.directory / "pod-logs"),
             "volumePluginDir": str(self.directory / "volume-plugins"),
-            "resolvConf": str(self.directory / "resolv.conf"),
+            "resolvConf": "",  # a pod's search list is its own
             "clusterDNS": [network.DNS],
             "clusterDomain": "cluster.local",
             "cgroupDriver": "cgroupfs",

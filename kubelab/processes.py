@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -58,6 +59,12 @@ def _stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()  # the name before it may contain blanks
 
 
+def number_inside(pid: int) -> int:
+    """The number that a process has in its own pid namespace: 1 for the first of a container."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[-1]) for line in status.splitlines() if line.startswith("NSpid:"))
+
+
 def environment(run: Path) -> dict[str, str]:
     """The environment of the cluster's processes: the caller's, and the mark."""
     return {**os.environ, MARK: str(run)}
@@ -75,6 +82,14 @@ def marked(run: Path) -> list[Identity]:
             except (OSError, ClusterStateError):
                 continue  # ended meanwhile, or another user's
     return found
+
+
+def bury(child: subprocess.Popen[bytes]) -> None:
+    """Collect a child's exit status as soon as it ends.
+
+    The kernel lets a machine go only when its last zombie is gone, and those of our children are ours.
+    """
+    threading.Thread(target=child.wait, name=f"bury-{child.pid}", daemon=True).start()
 
 
 def end_all(run: Path) -> None:
@@ -145,7 +160,7 @@ class Component:
                     pass_fds=self.pass_fds,
                 ),
             )
-        _children.append(process)
+        bury(process)
         self._state.write_text(json.dumps(asdict(Identity.of(process.pid))))
 
     def kill(self) -> None:
@@ -181,12 +196,3 @@ class Component:
         if identity is None or not identity.alive:
             raise ClusterStateError(f"{self.name} does not run; its log ends:\n{self.tail()}")
         return identity
-
-
-# Kept so that their destructors do not complain that they still run: they are meant to outlive this process.
-_children: list[subprocess.Popen[bytes]] = []
-
-
-def bury() -> None:
-    """Collect the exit status of ended children, so that no zombies stay."""
-    _children[:] = [child for child in _children if child.poll() is None]

@@ -3,8 +3,8 @@
 Marks: `cluster` (real nodes), `controlplane` (API server, scheduler, controllers, hollow nodes).
 Fixtures: `cluster`, `controlplane` (one each per session, restored after every test), `namespace`.
 
-A test whose tier this machine does not allow is skipped, and the last line of the run says so; with CI=true it
-fails instead. K8S_TESTS=False leaves all of them out.
+A test whose tier this machine does not allow is skipped, and the last line of the run says so; with CI=true
+it fails instead. K8S_TESTS=False leaves all of them out.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _hollow_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(_real_cluster: Cluster) -> Iterator[Cluster]:
-    """The session's cluster with real nodes node-a and node-b; whatever a test does to it is undone after it."""
+    """The session's cluster with real nodes node-a and node-b; what a test does to it is undone after it."""
     yield _real_cluster
     _restored(_real_cluster)
 

@@ -21,58 +21,59 @@ def log_sizes(cluster: Cluster) -> Sizes:
 
 
 def tell(cluster: Cluster, directory: Path, since: Sizes | None = None) -> None:
-    """Write events, objects, logs of components (since `since`) and of pods. Never raises, never hangs."""
+    """Write events, objects, logs of components (since `since`) and of pods, as far as they can be had."""
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "components").mkdir(parents=True)
+    (directory / "pods").mkdir()
     for log in sorted((cluster.run / "logs").glob("*.log")):
         with log.open("rb") as source, (directory / "components" / log.name).open("wb") as copy:
             source.seek((since or {}).get(log.name, 0))
             shutil.copyfileobj(source, copy)
-    (directory / "status.txt").write_text(_try(lambda: "\n".join(cluster.status())))
-    (directory / "network-cuts.txt").write_text("\n".join(map(str, cluster.state.cuts)) + "\n")
-    (directory / "events.txt").write_text(_try(lambda: _events(cluster)))
-    (directory / "pods.txt").write_text(
-        _try(lambda: cluster.kubectl("get", "pods", "-A", "-o", "wide", timeout=20))
-    )
-    for kind in ("pods", "nodes", "services", "persistentvolumeclaims", "resourcequotas"):
-        path = f"/api/v1/{kind}"
-        (directory / f"{kind}.json").write_text(_try(lambda p=path: json.dumps(cluster.api.get(p), indent=1)))  # type: ignore[misc]
-    _try(lambda: _pod_logs(cluster, directory / "pods"))
+
+    def write(name: str, part: Callable[[], str]) -> None:
+        try:
+            text = part()
+        except (KubelabError, OSError, http.client.HTTPException) as error:
+            text = f"not available: {error}\n"  # the cluster may be broken: that is what the story is about
+        (directory / name).write_text(text)
+
+    write("status.txt", lambda: "\n".join(cluster.status()))
+    write("network-cuts.txt", lambda: "\n".join(map(str, cluster.state.cuts)))
+    if not cluster.api.ready():
+        write("events.txt", lambda: "the API server does not answer")
+        return  # every further question would wait for its timeout
+    write("events.txt", lambda: _events(cluster))
+    write("pods.txt", lambda: cluster.kubectl("get", "pods", "-A", "-o", "wide", timeout=20))
+    for path in ("pods", "nodes", "services", "persistentvolumeclaims", "resourcequotas"):
+        answer = cluster.api.get(f"/api/v1/{path}")
+        write(f"{path}.json", lambda answer=answer: json.dumps(answer, indent=1))  # type: ignore[misc]
+    for pod in cluster.api.items("/api/v1/pods"):
+        for status in pod["status"].get("containerStatuses", []):
+            for previous in (False, True) if status.get("restartCount") else (False,):
+                _write_log(cluster, write, pod["metadata"], status["name"], previous)
 
 
-def _try(part: Callable[[], str]) -> str:
-    """The cluster may be broken: that is what the story is about."""
-    try:
-        return part()
-    except (KubelabError, OSError, http.client.HTTPException) as error:
-        return f"not available: {error}\n"
+def _write_log(
+    cluster: Cluster,
+    write: Callable[[str, Callable[[], str]], None],
+    pod: Object,
+    container: str,
+    previous: bool,
+) -> None:
+    namespace, name = pod["namespace"], pod["name"]
+    file = f"pods/{namespace}.{name}.{container}{'.previous' if previous else ''}.log"
+    write(file, lambda: cluster.logs(namespace, name, container, previous))
 
 
 def _events(cluster: Cluster) -> str:
     def when(event: Object) -> str:
-        return str(
-            event.get("eventTime") or event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
-        )
+        times = (event.get("eventTime"), event.get("lastTimestamp"), event["metadata"]["creationTimestamp"])
+        return str(next(time for time in times if time))
 
     lines = []
     for event in sorted(cluster.api.items("/api/v1/events"), key=when):
         about = event["involvedObject"]
         place = f"{about.get('namespace', '')}/{about['kind']}/{about['name']}"
-        lines.append(
-            f"{when(event)} {event.get('type')} {place} {event.get('reason')}: {event.get('message')}"
-        )
+        words = f"{event.get('type')} {place} {event.get('reason')}: {event.get('message')}"
+        lines.append(f"{when(event)} {words}")
     return "\n".join(lines) + "\n"
-
-
-def _pod_logs(cluster: Cluster, directory: Path) -> str:
-    directory.mkdir()
-    for pod in cluster.api.items("/api/v1/pods"):
-        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-        for status in pod["status"].get("containerStatuses", []):
-            for previous in (False, True) if status.get("restartCount") else (False,):
-                file = directory / f"{namespace}.{name}.{status['name']}{'.previous' if previous else ''}.log"
-                text = _try(
-                    lambda s=status, p=previous, n=namespace, o=name: cluster.logs(n, o, s["name"], p)
-                )  # type: ignore[misc]
-                file.write_text(text)
-    return ""

@@ -1,3 +1,0 @@
-module kubelab/go/pause
-
-go 1.21

@@ -1,0 +1,3 @@
+module kubelab/go/tools
+
+go 1.21
