@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE, _RETURN, _QUOTE = 10, 13, 34
+_SEPARATORS = {"\\t": "\t", "tab": "\t", "semicolon": ";", "pipe": "|", "space": " "}
 _SCAN_BYTES = 16 << 20
 
 
@@ -37,9 +38,9 @@ class Dialect:
     @classmethod
     def of(cls, params: Mapping[str, str], first: DataFile) -> Self:
         separator = params.get("sep") or ("\t" if first.path.suffix.lower() == ".tsv" else ",")
-        separator = {"\\t": "\t", "tab": "\t"}.get(separator, separator)
+        separator = _SEPARATORS.get(separator, separator)
         if len(separator) != 1:
-            raise DataError(f"sep={separator!r}: the separator of CSV fields must be one character, or tab")
+            raise DataError(f"sep={separator}: must be one character, or one of {', '.join(_SEPARATORS)}")
         return cls(
             separator,
             _choice(params, "quoting", {"double": True, "none": False}, default=True),
@@ -116,6 +117,9 @@ class CsvSource(ShardedBytes):
         self._width = self._find_width(files, firsts, header)
         self._chosen, names = self._choose(header, columns, str(files[0].path))
         self._metadata = Metadata(self.kind, names)
+        self.header = self._dialect.join(names) if header is not None else None
+        """The line that names the columns of what is read, if the files have such a line."""
+        self.suffix = ".tsv" if self._dialect.separator == "\t" else ".csv"
         counts = [len(s) + (tear is not None) for s, tear in zip(self._spans, self._tears, strict=True)]
         super().__init__(files, counts)
 
