@@ -19,9 +19,11 @@ FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 class LocalCluster:
-    """Each worker is a process in a session of its own, so that Ctrl-C in a terminal reaches the master only."""
+    """Each worker has a session of its own, so that Ctrl-C in a terminal reaches the master only."""
 
-    def __init__(self, argv_of: Callable[[int], list[str]], log_dir: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, argv_of: Callable[[int], list[str]], log_dir: Path, environment: dict[str, str]
+    ) -> None:
         self._argv_of = argv_of
         self._log_dir = log_dir
         self._environment = environment

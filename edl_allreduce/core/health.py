@@ -50,9 +50,7 @@ class Verdict:
     reason: str
 
 
-def judge(
-    pulses: Mapping[str, Pulse], now: float, deadlines: Deadlines, usual_step: float
-) -> list[Verdict]:
+def judge(pulses: Mapping[str, Pulse], now: float, deadlines: Deadlines, usual_step: float) -> list[Verdict]:
     """Name every worker that is silent, or for whose part of a step the others wait too long."""
     verdicts = []
     somebody_waits = any(p.activity is Activity.REDUCING for p in pulses.values())

@@ -319,9 +319,7 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
             first = now if state.entered_since is None else state.entered_since
             return replace(_with(state, replace(member, entered=True)), entered_since=first), ()
         case Joined(_, generation, step) if _current(state, member, generation):
-            return _with(
-                state, replace(member, entered=True, joined=True, has_state=True, step=step)
-            ), ()
+            return _with(state, replace(member, entered=True, joined=True, has_state=True, step=step)), ()
         case Joined(_, _, step) if member.standing is not Standing.PREPARING:
             # Too late for that ring, but true: this worker holds the model.
             return _with(state, replace(member, has_state=True, step=max(step, member.step))), ()
@@ -594,9 +592,7 @@ def _patience(state: State, ring: list[Member], suspects: list[Member]) -> float
     return state.options.deadlines.stuck(state.usual_step, alone=alone)
 
 
-def _evict(
-    state: State, members: list[Member], why: str, now: float
-) -> tuple[State, tuple[Action, ...]]:
+def _evict(state: State, members: list[Member], why: str, now: float) -> tuple[State, tuple[Action, ...]]:
     evictions = tuple(Evict(m.seat.uid, why) for m in members)
     for member in members:
         state = _lost(state, member.seat.uid, why, now)
@@ -604,9 +600,7 @@ def _evict(
     return state, (*evictions, *actions)
 
 
-def _order_abort(
-    state: State, inside: list[Member], reason: str
-) -> tuple[State, tuple[Action, ...]]:
+def _order_abort(state: State, inside: list[Member], reason: str) -> tuple[State, tuple[Action, ...]]:
     if not inside or state.plan is None or state.aborted == state.plan.generation:
         return state, ()
     order = Abort(state.plan.generation, tuple(m.seat.uid for m in inside), reason)

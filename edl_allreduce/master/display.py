@@ -69,7 +69,7 @@ def render(status: JobStatus) -> RenderableType:
 
 def _headline(status: JobStatus) -> Text:
     ring = sum(w.rank >= 0 for w in status.workers)
-    loss = f"{status.loss:.4f}" if status.loss == status.loss else "–"
+    loss = f"{status.loss:.4f}" if status.loss == status.loss else "-"
     text = Text(
         f"ring {ring} of {status.wanted or 'any'} (min {status.minimum}), generation {status.generation}   "
         f"loss {loss}   {status.steps_per_second:.1f} steps/s   {status.records_per_second:,.0f} records/s   "

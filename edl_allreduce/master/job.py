@@ -11,7 +11,7 @@ import logging
 import statistics
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -31,7 +31,7 @@ LAST_EVENTS = 200
 HANG_UP = None
 
 
-class Phase(str, Enum):
+class Phase(StrEnum):
     """Of the whole job. The last three are final."""
 
     STARTING = "Starting"
@@ -92,6 +92,8 @@ class Result:
     step: int
     path: str
     reforms: list[messages.Reformed]
+    reasons: dict[int, str]
+    """Why each generation was planned."""
 
 
 class Job:
@@ -137,6 +139,7 @@ class Job:
         self._serial = 0
         self._waiting_for = ""
         self._reforms: list[messages.Reformed] = []
+        self._reasons: dict[int, str] = {}
         self._over = asyncio.Event()
         self._effects: set[asyncio.Task[None]] = set()
 
@@ -155,7 +158,7 @@ class Job:
             for task in [*helpers, over]:
                 task.cancel()
             await self._cluster.close()
-        return Result(self._phase, self._reason, self._step, self._path, self._reforms)
+        return Result(self._phase, self._reason, self._step, self._path, self._reforms, self._reasons)
 
     def stop(self, reason: str) -> None:
         """Stop at the next step boundary."""
@@ -293,10 +296,8 @@ class Job:
                 self._pass_on(generation, key, value)
             case messages.Reformed():
                 self._reforms.append(message)
-                self._tell(
-                    "re-form",
-                    f"worker {worker_id} goes on in generation {message.generation} after {message.pause:.3f} s",
-                )
+                where = f"worker {worker_id} goes on in generation {message.generation}"
+                self._tell("re-form", f"{where} after {message.pause:.3f} s")
             case messages.Failed():
                 if worker_id in self._slots:
                     self._slots[worker_id].failure = message.summary if message.invalid else message.traceback
@@ -341,7 +342,7 @@ class Job:
         if waiting != self._waiting_for:
             self._waiting_for = waiting
             if waiting:
-                log.info("waiting: %s", waiting)
+                log.debug("waiting: %s", waiting)
         if self._phase in (Phase.TRAINING, Phase.WAITING):
             trains = any(m.joined for m in self._state.alive())
             self._phase = Phase.TRAINING if trains or not waiting else Phase.WAITING
@@ -352,6 +353,7 @@ class Job:
                 ids = ", ".join(str(seat.worker_id) for seat in plan.members)
                 self._tell("plan", f"generation {plan.generation}: workers {ids}, because {reason}")
                 self._phase = Phase.TRAINING
+                self._reasons[plan.generation] = reason
                 message = messages.NewPlan(plan, abort, reason)
                 for peer in self._peers.values():
                     peer.outbox.put_nowait(message)

@@ -67,7 +67,10 @@ class LocalJob:
 
     async def run(self) -> Result:
         """Serve until the job is over."""
-        with JobLock(self.directory, self.spec.job_name), (self.directory / "events.jsonl").open("wb") as events:
+        with (
+            JobLock(self.directory, self.spec.job_name),
+            (self.directory / "events.jsonl").open("wb") as events,
+        ):
             return await self._run(events.fileno())
 
     async def _run(self, events: int) -> Result:
@@ -104,9 +107,7 @@ class LocalJob:
             self.job.kill_all()
 
     def _register(self) -> None:
-        address = Address(
-            self.spec.job_name, f"127.0.0.1:{self.port}", self.token, os.getpid(), clock.wall()
-        )
+        address = Address(self.spec.job_name, f"127.0.0.1:{self.port}", self.token, os.getpid(), clock.wall())
         path = self.directory / "job.json"
         descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
         with os.fdopen(descriptor, "wb") as file:

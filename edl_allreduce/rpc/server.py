@@ -49,9 +49,8 @@ class MasterServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; port 0 takes a free one. Returns the port, or raises OSError when it is taken."""
-        bound = 0
         try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
+            bound: int = self._server.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:
             raise OSError(f"cannot listen on {host}:{port}: {error}") from error
         if bound == 0:

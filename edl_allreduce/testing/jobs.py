@@ -112,6 +112,15 @@ class RunningJob:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the job did not end within {timeout:.0f} s\n{self.story()}") from None
 
+    def until_gone(self, pids: Sequence[int], timeout: float = 120.0) -> None:
+        """Until none of these processes is left; for workers that outlive their master."""
+        pause = threading.Event()
+        for _ in range(int(timeout / POLL_SECONDS)):
+            if not alive(pids):
+                return
+            pause.wait(POLL_SECONDS)
+        raise AssertionError(f"{alive(pids)} still run after {timeout:.0f} s\n{self.story()}")
+
     def audit(self) -> Verdict:
         return audit(str(self.directory / "audit"))
 
@@ -133,9 +142,14 @@ class RunningJob:
             except StopIteration:
                 continue  # it never came so far as to write its pid
         for pid in pids:
-            if _is_ours(pid):
+            if alive([pid]):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+
+
+def alive(pids: Sequence[int]) -> list[int]:
+    """Those that still run. A pid may be another program's by now, so the command line is looked at too."""
+    return [pid for pid in pids if _is_ours(pid)]
 
 
 def _is_ours(pid: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -280,9 +279,7 @@ class Control:
         while not self._closed:
             p = self.progress
             generation = self._plan.generation if self._plan is not None else 0
-            self.send(
-                messages.Pulse(p.activity, generation, p.step, p.position, p.loss, p.step_seconds)
-            )
+            self.send(messages.Pulse(p.activity, generation, p.step, p.position, p.loss, p.step_seconds))
             pause.wait(self._deadlines.heartbeat)
 
     def _break(self) -> None:
@@ -301,5 +298,3 @@ class Control:
 
     def _publish_key(self, generation: int, key: str, value: bytes) -> None:
         self.send(messages.KvSet(generation, key, value))
-
-

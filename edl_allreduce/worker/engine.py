@@ -127,7 +127,9 @@ class Engine:
         except RingBroken as error:
             if self._pause is None and self._last_step:
                 self._pause = _Pause(last_step=self._last_step, noticed=clock.now())
-            log.warning("the ring of generation %d broke after %d steps: %s", plan.generation, self.step, error)
+            log.warning(
+                "the ring of generation %d broke after %d steps: %s", plan.generation, self.step, error
+            )
             self.ring.leave()
             self.control.left(self.step, str(error))
 
@@ -155,7 +157,9 @@ class Engine:
         owners = [rank for rank, row in enumerate(table) if row[0]] or [0]
         root = max(owners, key=lambda rank: (table[rank][1], -rank))
         if any(row != [1, *table[root][1:]] for row in table):
-            faults.reach("sync", rank=self.ring.rank, generation=plan.generation, root=int(self.ring.rank == root))
+            faults.reach(
+                "sync", rank=self.ring.rank, generation=plan.generation, root=int(self.ring.rank == root)
+            )
             before = self.step
             state = self.ring.share_state(self.trainer.state(), root)
             if self.ring.rank != root:
@@ -260,8 +264,8 @@ class Engine:
         log.warning("left out bad records %s; %d so far on this worker", bad[:5], self._bad_records)
         if self._bad_records > self.settings.max_bad_records:
             raise DataError(
-                f"{self._bad_records} bad records were met, --max_bad_records={self.settings.max_bad_records} "
-                "are allowed. Check the data with: elasticdl data check"
+                f"{self._bad_records} bad records were met, {self.settings.max_bad_records} are allowed "
+                "(--max_bad_records). Check the data with: elasticdl data check"
             )
 
     def _write_manifest(self, *, finished: bool) -> None:

@@ -181,9 +181,7 @@ def _topology(plan: Plan, rank: int) -> dict[str, str]:
     local = [r for r, seat in enumerate(plan.members) if seat.host == host]
     local_rank = local.index(rank)
     hosts = list(dict.fromkeys(seat.host for seat in plan.members))
-    with_peer = [
-        h for h in hosts if sum(seat.host == h for seat in plan.members) > local_rank
-    ]
+    with_peer = [h for h in hosts if sum(seat.host == h for seat in plan.members) > local_rank]
     return {
         "HOROVOD_RANK": str(rank),
         "HOROVOD_SIZE": str(plan.size),

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +17,7 @@ from edl_allreduce.spec import JobSpec
 from edl_allreduce.spec.params import split_model_def
 
 
-class Mode(str, Enum):
+class Mode(StrEnum):
     """What records are fed for; `feed` gets one of these."""
 
     TRAINING = "training"
@@ -101,10 +101,13 @@ def _find(module: ModuleType, name: str, flag: str, expected: str) -> Any:
     found = getattr(module, name, None)
     if not callable(found):
         offers = ", ".join(
-            n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__
+            n
+            for n, v in vars(module).items()
+            if callable(v) and getattr(v, "__module__", "") == module.__name__
         )
         raise ModelError(
-            f"{module.__file__} has no function {name} ({flag}); expected {expected}. It offers: {offers or 'none'}."
+            f"{module.__file__} has no function {name} ({flag}); expected {expected}. "
+            f"It offers: {offers or 'none'}."
         )
     return found
 

@@ -1,0 +1,153 @@
+"""`make demo`: real digits, three workers, and things that happen to them while they train."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from edl_allreduce import clock
+from edl_allreduce.master.job import Phase, Result
+from edl_allreduce.master.local import LocalJob, configure_logging
+from edl_allreduce.rpc.messages import JobStatus
+from edl_allreduce.spec import parse_job
+from edl_allreduce.worker.audit import audit
+
+WORKERS = 3
+MINIBATCH = 32
+EPOCHS = 160
+TEST_RECORDS = 360
+LOOK_SECONDS = 0.1
+
+KILL_AT, DRAIN_AT, ADD_AT = 0.08, 0.35, 0.55
+"""When things happen, as parts of the training."""
+
+
+def main() -> int:
+    """Train, disturb, report."""
+    zoo = Path(__file__).resolve().parents[1] / "model_zoo"
+    if not zoo.is_dir():
+        print(f"The demo needs the model zoo of the repository, and {zoo} is not there.", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="elasticdl-demo-") as name:
+        folder = Path(name)
+        write_digits(folder)
+        argv = [
+            "--job_name=demo", f"--job_dir={folder / 'job'}", f"--model_zoo={zoo}",
+            "--model_def=digits.cnn.custom_model", f"--training_data={folder / 'train'}",
+            f"--num_workers={WORKERS}", f"--minibatch_size={MINIBATCH}", f"--num_epochs={EPOCHS}",
+            f"--audit_dir={folder / 'audit'}", f"--output={folder / 'model'}",
+            "--failure_detection_seconds=5",
+        ]  # fmt: skip
+        spec = parse_job("train", argv).spec
+        (folder / "job").mkdir()
+        configure_logging(spec, folder / "job" / "master.log", to_terminal=not sys.stdout.isatty())
+        print("elasticdl train " + " ".join(argv))
+        began = clock.now()
+        local = LocalJob(spec)
+        result = asyncio.run(_play(local))
+        seconds = clock.now() - began
+        if result.phase is not Phase.SUCCEEDED:
+            print(f"{result.phase.value}: {result.reason}", file=sys.stderr)
+            return 130 if result.phase is Phase.STOPPED else 1
+        return report(result, folder, seconds)
+
+
+def write_digits(folder: Path) -> None:
+    """scikit-learn brings 1,797 scanned digits; a fifth is kept for the test."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    cut = len(x) - TEST_RECORDS
+    for part, rows in {"train": slice(cut), "test": slice(cut, None)}.items():
+        (folder / part).mkdir()
+        np.save(folder / part / "x.npy", x[rows].astype("float32"))
+        np.save(folder / part / "y.npy", y[rows].astype("int64"))
+
+
+async def _play(local: LocalJob) -> Result:
+    disturbance = asyncio.create_task(_disturb(local))
+    try:
+        return await local.run()
+    finally:
+        disturbance.cancel()
+
+
+async def _disturb(local: LocalJob) -> None:
+    """Kill one, drain one, add one."""
+
+    def trained(part: float) -> Callable[[JobStatus], bool]:
+        return lambda s: s.total_steps > 0 and s.step >= part * s.total_steps
+
+    def pid_of_rank(status: JobStatus, rank: int) -> int:
+        return next(w.pid for w in status.workers if w.rank == rank)
+
+    status = await _until(local, trained(KILL_AT))
+    os.kill(pid_of_rank(status, 1), signal.SIGKILL)
+    status = await _until(local, trained(DRAIN_AT))
+    os.kill(pid_of_rank(status, 0), signal.SIGTERM)
+    await _until(local, trained(ADD_AT))
+    local.job.scale(WORKERS + 1)
+
+
+async def _until(local: LocalJob, happened: Callable[[JobStatus], bool]) -> JobStatus:
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if hasattr(local, "job"):
+            status = local.job.status()
+            ring = [w for w in status.workers if w.rank >= 0]
+            if happened(status) and len(ring) > 1 and all(w.pid for w in ring):
+                return status
+
+
+def report(result: Result, folder: Path, seconds: float) -> int:
+    """What came of it; the exit code says whether every promise was kept."""
+    console = Console()
+    table = Table(title="What happened, and how long the survivors paused", title_justify="left")
+    for column in ("generation", "because", "ring", "pause", "notice", "plan", "join", "sync", "first step"):
+        table.add_column(column, justify="left" if column == "because" else "right")
+    for generation, reason in result.reasons.items():
+        reforms = [r for r in result.reforms if r.generation == generation]
+        if not reforms:
+            table.add_row(str(generation), reason)
+            continue
+        slowest = max(reforms, key=lambda r: r.pause)
+        phases = (slowest.notice, slowest.plan, slowest.join, slowest.sync, slowest.first_step)
+        table.add_row(
+            str(generation), reason, str(slowest.size), f"{slowest.pause * 1000:.0f} ms",
+            *(f"{phase * 1000:.0f}" for phase in phases),
+        )  # fmt: skip
+    verdict = audit(str(folder / "audit"))
+    correct, count = test_accuracy(folder)
+    console.print(table)
+    console.print(f"Steps           {result.step} in {seconds:.0f} s, none lost")
+    console.print(
+        f"Test accuracy   {correct / count:.1%} ({correct} of {count} digits never seen in training)"
+    )
+    console.print(f"Audit           {verdict}", style="green" if verdict.clean else "red")
+    for problem in verdict.problems:
+        console.print(f"  {problem}", style="red")
+    return 0 if verdict.clean else 1
+
+
+def test_accuracy(folder: Path) -> tuple[int, int]:
+    """Of the model that the job wrote, on the digits that were kept back."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import keras
+
+    model = keras.saving.load_model(folder / "model" / "model.keras")
+    x, y = np.load(folder / "test" / "x.npy"), np.load(folder / "test" / "y.npy")
+    predicted = np.argmax(model.predict(x / 16.0, verbose=0), axis=1)
+    return int(np.sum(predicted == y)), len(y)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
