@@ -13,13 +13,13 @@ from typing import Protocol
 from edl_allreduce import clock
 from edl_allreduce.core.audit import Applied, Begin, Fed
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.membership import Plan
+from edl_allreduce.core.membership import Plan, Seat
 from edl_allreduce.core.schedule import Schedule
 from edl_allreduce.errors import DataError, RingBroken
 from edl_allreduce.rpc import messages
 from edl_allreduce.testing import faults
 from edl_allreduce.worker.audit import Diary, Manifest, write_manifest
-from edl_allreduce.worker.control import Control, Leave, MasterGone
+from edl_allreduce.worker.control import Leave, MasterGone, Order, Progress
 from edl_allreduce.worker.pipeline import Pipeline
 from edl_allreduce.worker.ring import Ring
 from edl_allreduce.worker.trainer import Trainer
@@ -35,6 +35,27 @@ class ElasticRing(Ring, Protocol):
     def join(self, plan: Plan, uid: str) -> None: ...
 
     def leave(self) -> None: ...
+
+
+class Orders(Protocol):
+    """Where orders come from, and where reports go: a master, or nobody (`unled`)."""
+
+    seat: Seat
+    progress: Progress
+
+    def next_order(self, generation: int) -> Order: ...
+
+    def entering(self, plan: Plan) -> bool: ...
+
+    def vote(self, generation: int) -> tuple[bool, bool]: ...
+
+    def left(self, step: int, reason: str) -> None: ...
+
+    def switching(self, step: int) -> None: ...
+
+    def done(self, step: int, *, stopped: bool) -> None: ...
+
+    def send(self, message: messages.FromWorker) -> None: ...
 
 
 class Ending(Enum):
@@ -78,7 +99,7 @@ class Engine:
     """One worker's training, across all its rings."""
 
     settings: Settings
-    control: Control
+    control: Orders
     ring: ElasticRing
     trainer: Trainer
     schedule: Schedule
@@ -111,8 +132,16 @@ class Engine:
                     log.warning("evicted: %s", reason)
                     return Ending.EVICTED
                 case MasterGone(seconds):
-                    log.error("no master for %.0f s: stopping after %d steps", seconds, self.step)
-                    return Ending.ABANDONED
+                    log.error("no master for %.0f s: ending after %d steps", seconds, self.step)
+                    return self._abandoned()
+
+    def _abandoned(self) -> Ending:
+        """Nobody will ask for the result any more: what is finished is written all the same."""
+        if not self.schedule.finished(self.step, self.position):
+            return Ending.ABANDONED
+        if self.ring.rank == 0:
+            log.info("wrote %s", self.export() or "no model, since no --output was given")
+        return Ending.RELEASED
 
     def _follow(self, order: messages.NewPlan) -> None:
         plan = order.plan

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from edl_allreduce.errors import RingBroken
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 64 * 1024 * 1024
-"""State is sent in parts of this size, so that a large model needs no second copy of itself."""
+"""State is sent in parcels of this size: small variables share one, and a large model is never packed whole."""
 
 
 class Ring(Protocol):
@@ -40,7 +40,7 @@ class Ring(Protocol):
         """The values of every rank, in rank order."""
 
     def share_state(self, arrays: list[np.ndarray[Any, Any]], root: int) -> list[np.ndarray[Any, Any]]:
-        """The arrays of `root`, on every rank."""
+        """Overwrite the arrays with those of `root`, and return them."""
 
 
 class SoloRing:
@@ -48,6 +48,13 @@ class SoloRing:
 
     rank = 0
     size = 1
+    generation = 0
+
+    def join(self, plan: Plan, uid: str) -> None:
+        """Nobody is to be met."""
+
+    def leave(self) -> None:
+        """Nobody is left behind."""
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
         return list(tensors)
@@ -143,20 +150,34 @@ class HorovodRing:
         return [[int(v) for v in row] for row in table.numpy()]
 
     def share_state(self, arrays: list[np.ndarray[Any, Any]], root: int) -> list[np.ndarray[Any, Any]]:
-        flat = np.concatenate([np.frombuffer(a.tobytes(), np.uint8) for a in arrays])
         try:
-            for start in range(0, flat.size, CHUNK_BYTES):
-                part = flat[start : start + CHUNK_BYTES]
-                sent = self._ops.broadcast(tf.constant(part), root, name=f"edl.state.{start}")
+            for number, parcel in enumerate(_parcels(arrays)):
+                packed = tf.constant(np.concatenate(parcel))
+                sent = self._ops.broadcast(packed, root, name=f"edl.state.{number}").numpy()
                 if self.rank != root:
-                    flat[start : start + CHUNK_BYTES] = sent.numpy()
+                    ends = np.cumsum([part.size for part in parcel])
+                    for part, got in zip(parcel, np.split(sent, ends[:-1]), strict=True):
+                        part[:] = got
         except tf.errors.OpError as error:
             raise RingBroken(_first_line(error)) from error
-        out, at = [], 0
-        for array in arrays:
-            out.append(flat[at : at + array.nbytes].view(array.dtype).reshape(array.shape))
-            at += array.nbytes
-        return out
+        return arrays
+
+
+def _parcels(arrays: Iterable[np.ndarray[Any, Any]]) -> Iterator[list[np.ndarray[Any, Any]]]:
+    """The bytes of all arrays as views, in parcels of at most CHUNK_BYTES."""
+    parcel: list[np.ndarray[Any, Any]] = []
+    room = CHUNK_BYTES
+    for array in arrays:
+        raw = array.reshape(-1).view(np.uint8)
+        while raw.size:
+            part, raw = raw[:room], raw[room:]
+            parcel.append(part)
+            room -= part.size
+            if room == 0:
+                yield parcel
+                parcel, room = [], CHUNK_BYTES
+    if parcel:
+        yield parcel
 
 
 BROKEN = (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.UnavailableError)

@@ -1,0 +1,62 @@
+"""`--distribution_strategy=Local`: the whole job in this process, without Horovod.
+
+The same engine, trainer, data order, audit and result as in a ring; only the sum over the ring is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+
+from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.spec import JobSpec
+from edl_allreduce.worker import signals
+from edl_allreduce.worker.unled import Unled
+
+INTERRUPTED = 130
+
+
+def run_single(spec: JobSpec) -> int:
+    """Train here and now; returns the exit code."""
+    signals.block()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    logging.basicConfig(
+        level=str(spec.log_level),
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stdout,
+        force=True,
+    )
+    control = Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0)
+    signals.on_termination(control.drain)
+    steps = _train(spec, control)
+    print(f"{'Stopped' if control.stopped else 'Succeeded'}: {steps} steps")
+    if control.path:
+        print(f"The trained model is in {control.path}")
+    return INTERRUPTED if control.stopped else 0
+
+
+def _train(spec: JobSpec, control: Unled) -> int:
+    # TensorFlow comes after the signals are blocked, so that its threads do not get them.
+    from edl_allreduce.worker import session
+    from edl_allreduce.worker.audit import Diary
+    from edl_allreduce.worker.engine import Engine
+    from edl_allreduce.worker.ring import SoloRing
+
+    session.set_threads(spec)
+    source, schedule = session.open_training_data(spec)
+    ring = SoloRing()
+    trainer, parser = session.build_trainer(spec, ring, source, schedule)
+    engine = Engine(
+        settings=session.settings_of(spec),
+        control=control,
+        ring=ring,
+        trainer=trainer,
+        schedule=schedule,
+        diary=Diary(spec.audit_dir, control.seat.worker_id, control.seat.uid),
+        open_pipeline=session.pipeline_factory(spec, source, schedule, parser),
+        export=functools.partial(session.export, spec, trainer),
+    )
+    engine.run()
+    return engine.step
