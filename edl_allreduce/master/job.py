@@ -225,7 +225,17 @@ class Job:
             slot.uid = uid
         self._next_id = max(self._next_id, hello.seat.worker_id + 1)
         self._tell("hello", f"worker {hello.seat.worker_id} connected from {hello.seat.host}")
-        self._handle(membership.Hello(hello.seat, hello.plan, hello.step, hello.done))
+        self._handle(
+            membership.Hello(
+                hello.seat,
+                hello.plan,
+                hello.step,
+                hello.done,
+                hello.joined,
+                hello.has_state,
+                hello.generation,
+            )
+        )
         reader = asyncio.create_task(self._read(uid, peer, requests))
         try:
             while (message := await peer.outbox.get()) is not HANG_UP:
@@ -270,14 +280,14 @@ class Job:
             case messages.Pulse():
                 peer.pulse = peer.pulse.beat(message.activity, message.step, now)
                 peer.last = message
-                if message.generation == self._state.generation:
+                if message.generation == self._ring_generation():
                     self._step = message.step
             case messages.Ready():
                 self._ready(uid, peer, message)
             case messages.Entered(generation):
                 self._handle(membership.Entered(uid, generation))
             case messages.Joined(generation, step):
-                if generation == self._state.generation:
+                if generation == self._ring_generation():
                     self._step = step
                 self._handle(membership.Joined(uid, generation, step))
             case messages.Out(generation, step, reason):
@@ -318,6 +328,10 @@ class Job:
         self._fingerprint = message.fingerprint
         self._tell("ready", f"worker {worker_id} is ready")
         self._handle(membership.Ready(uid, message.step, message.has_state))
+
+    def _ring_generation(self) -> int:
+        plan = self._state.plan
+        return plan.generation if plan is not None else 0
 
     def _pass_on(self, generation: int, key: str, value: bytes) -> None:
         """Keys of a rendezvous go to its members only; an older generation is over."""
@@ -363,7 +377,9 @@ class Job:
                     if uid in self._peers:
                         self._peers[uid].outbox.put_nowait(messages.AbortRing(generation, reason))
             case membership.Evict(uid, reason):
-                self._evict(uid, Cause.STUCK, reason)
+                ring = self._state.plan
+                seated = ring is not None and ring.rank_of(uid) is not None
+                self._evict(uid, Cause.STUCK if seated else Cause.SILENT, reason)
             case membership.Finish(uids, step):
                 self._step = step
                 self._phase = Phase.FINISHING
@@ -487,8 +503,11 @@ class Job:
     async def _tick(self) -> None:
         self._reconcile()
         while True:
+            before = clock.now()
             await asyncio.sleep(TICK_SECONDS)
             now = clock.now()
+            if now - before > self.options.deadlines.heartbeat:
+                continue  # this process was held up itself: hear what waits before anybody is called silent
             pulses = {uid: peer.pulse for uid, peer in self._peers.items()}
             for verdict in health.judge(pulses, now, self.options.deadlines, self._usual_step()):
                 cause = Cause.STUCK if verdict.stuck else Cause.SILENT
@@ -559,6 +578,8 @@ class Job:
             elapsed=clock.now() - self._began,
             workers=sorted(workers, key=lambda w: w.worker_id),
             events=self._events,
+            reason=self._reason,
+            path=self._path,
         )
 
 

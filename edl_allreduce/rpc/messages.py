@@ -28,11 +28,13 @@ class Hello(_Message, frozen=True):
     seat: Seat
     protocol: int
     version: str
-    fingerprint: str = ""
-    """What this worker trains on; two workers that see different data must not train together."""
     plan: Plan | None = None
     step: int = 0
     done: bool = False
+    joined: bool = False
+    has_state: bool = False
+    generation: int = 0
+    """The highest that this worker ever heard of."""
 
 
 class Ready(_Message, frozen=True):
@@ -41,6 +43,7 @@ class Ready(_Message, frozen=True):
     step: int
     has_state: bool
     fingerprint: str
+    """Of the data; two workers that see different data must not train together."""
     total_steps: int
     global_batch: int
 
@@ -250,6 +253,12 @@ class JobStatus(msgspec.Struct, frozen=True):
     workers: list[WorkerStatus]
     events: list[EventRecord]
     job_dir: str = ""
+    reason: str = ""
+    """Why the job ended."""
+    path: str = ""
+    """Where the result was written."""
+    flags: list[str] = []
+    """Of the job, as workers read them: a worker that was started by hand takes from here what it was not told."""
 
 
 _encoder = msgspec.msgpack.Encoder()

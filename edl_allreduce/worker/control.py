@@ -11,6 +11,8 @@ import threading
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from edl_allreduce import clock
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
@@ -82,6 +84,10 @@ class Control:
         self._ready: messages.Ready | None = None
         self._plan: Plan | None = None
         """The ring that this worker is in."""
+        self._joined = False
+        self._has_state = False
+        self._gave_up = 0
+        """The highest generation that this worker left before its time."""
         self._done = False
         self._newest: messages.NewPlan | None = None
         self._doomed = 0
@@ -106,16 +112,17 @@ class Control:
 
     def ready(self, message: messages.Ready) -> None:
         self._ready = message
+        self._has_state = message.has_state
         self.progress.activity = Activity.IDLE
         self.send(message)
 
     def entering(self, plan: Plan) -> bool:
         """Say that this worker goes into the ring of `plan`; False when that ring is doomed already."""
         with self._changed:
-            if plan.generation <= self._doomed:
-                return False
             self._plan = plan
             self._done = False
+            if plan.generation <= self._doomed:
+                return False
             self.store.coordinates = {
                 "worker": self.seat.worker_id,
                 "rank": plan.rank_of(self.seat.uid) or 0,
@@ -124,15 +131,31 @@ class Control:
         self.send(messages.Entered(plan.generation))
         return True
 
+    def joined(self, generation: int, step: int, position: int) -> None:
+        """Say that the ring stands and that all agree on the state."""
+        self._joined = self._has_state = True
+        self.send(messages.Joined(generation, step, position))
+
     def left(self, step: int, reason: str) -> None:
         """Say that this worker is out of its ring before its time and waits."""
         plan = self._outside(step)
         if plan is not None:
+            self._gave_up = plan.generation
             self.send(messages.Out(plan.generation, step, reason))
 
     def switching(self, step: int) -> None:
         """At a voted boundary nothing needs to be said: the next plan is on its way or here."""
         self._outside(step)
+
+    def wait_for_company(self, generation: int) -> None:
+        """Until a member of the old ring connects: it may have a long step to finish first."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.store.knows(generation) or self._superseded(generation))
+
+    def _superseded(self, generation: int) -> bool:
+        newest = self._newest
+        newer = newest is not None and newest.plan.generation > generation
+        return newer or self._doomed >= generation or self._last is not None
 
     def done(self, step: int, *, stopped: bool) -> None:
         self._done = True
@@ -168,11 +191,10 @@ class Control:
     def _outside(self, step: int) -> Plan | None:
         with self._changed:
             plan, self._plan = self._plan, None
+            self._joined = False
             self.store.close()
             if self._ready is not None:
-                self._ready = messages.Ready(
-                    step, True, self._ready.fingerprint, self._ready.total_steps, self._ready.global_batch
-                )
+                self._ready = msgspec.structs.replace(self._ready, step=step, has_state=self._has_state)
         self.progress.activity = Activity.IDLE
         return plan
 
@@ -206,6 +228,7 @@ class Control:
 
     def _attend(self) -> None:
         lost_at: float | None = None
+        pause = threading.Event()
         while not self._closed:
             stream = WorkerStream(self._address, self._token, self._hello())
             self._stream = stream
@@ -223,27 +246,37 @@ class Control:
             self._stream = None
             if self._closed or self._last is not None:
                 return
-            lost_at = clock.now() if lost_at is None else lost_at
+            if lost_at is None:
+                lost_at = clock.now()
+                log.warning("the master at %s is gone; training goes on, trying to reach it", self._address)
             if clock.now() - lost_at > self._grace:
+                self._stop = True  # whoever trains stops at a boundary, together with the others
                 self._tell(MasterGone(self._grace))
                 return
-            log.warning("the master at %s is gone; training goes on, trying again", self._address)
-            threading.Event().wait(RETRY_SECONDS)
+            pause.wait(RETRY_SECONDS)
 
     def _hello(self) -> messages.Hello:
+        plan = self._plan
+        if self._newest is not None and self._newest.plan.rank_of(self.seat.uid) is not None:
+            plan = self._newest.plan if self._newest.plan.generation > self._gave_up else plan
         return messages.Hello(
             seat=self.seat,
             protocol=messages.PROTOCOL,
             version=__version__,
-            plan=self._plan,
+            plan=plan,
             step=self.progress.step,
             done=self._done,
+            joined=self._joined and plan is self._plan,
+            has_state=self._has_state,
+            generation=self._newest.plan.generation if self._newest is not None else 0,
         )
 
     def _hear(self, message: messages.FromMaster) -> None:
         match message:
             case messages.KvEntry(generation, key, value):
                 self.store.arrived(generation, key, value)
+                with self._changed:
+                    self._changed.notify_all()
             case messages.NewPlan():
                 with self._changed:
                     if self._newest is None or message.plan.generation > self._newest.plan.generation:
@@ -270,7 +303,7 @@ class Control:
     def _tell(self, last: messages.Export | messages.Release | messages.Evicted | MasterGone) -> None:
         with self._changed:
             self._last = last
-            if not isinstance(last, messages.Export) and self._plan is not None:
+            if isinstance(last, messages.Release | messages.Evicted) and self._plan is not None:
                 self._doom(self._plan.generation)
             self._changed.notify_all()
 

@@ -45,7 +45,11 @@ class Orders(Protocol):
 
     def next_order(self, generation: int) -> Order: ...
 
+    def wait_for_company(self, generation: int) -> None: ...
+
     def entering(self, plan: Plan) -> bool: ...
+
+    def joined(self, generation: int, step: int, position: int) -> None: ...
 
     def vote(self, generation: int) -> tuple[bool, bool]: ...
 
@@ -150,6 +154,8 @@ class Engine:
             self._pause.planned = clock.now()
         log.info("plan %d: rank %s of %d, because %s",
                  plan.generation, plan.rank_of(self.control.seat.uid), plan.size, order.reason)  # fmt: skip
+        if self._pause is None and not order.abort:
+            self.control.wait_for_company(plan.generation)
         try:
             self._enter(plan)
             self._train(plan)
@@ -178,7 +184,7 @@ class Engine:
         self.diary.write(Begin(plan.generation, self.step, rank, plan.size))
         if rank == 0:
             self._write_manifest(finished=False)
-        self.control.send(messages.Joined(plan.generation, self.step, self.position))
+        self.control.joined(plan.generation, self.step, self.position)
 
     def _agree(self, plan: Plan) -> None:
         """Everybody goes on from the furthest state; it is sent only if somebody does not have it."""

@@ -59,6 +59,11 @@ class LoopbackStore:
             elif generation > self._generation:
                 self._early.setdefault(generation, {})[key] = value
 
+    def knows(self, generation: int) -> bool:
+        """Whether some member of this generation has set a key already."""
+        with self._changed:
+            return generation in self._early or (generation == self._generation and bool(self._keys))
+
     def set(self, key: str, value: bytes) -> bool:
         self._count()
         generation = self._generation

@@ -49,6 +49,12 @@ class Unled:
             "`elasticdl train` starts the same job with a master."
         )
 
+    def joined(self, generation: int, step: int, position: int) -> None:
+        """Nobody asks."""
+
+    def wait_for_company(self, generation: int) -> None:
+        """All members come at the same time."""
+
     def switching(self, step: int) -> None:
         raise AssertionError("nobody votes for another ring where there is only one")
 
