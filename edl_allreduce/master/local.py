@@ -16,26 +16,17 @@ import msgspec
 
 from edl_allreduce import clock
 from edl_allreduce.cluster.local import LocalCluster
+from edl_allreduce.cluster.registry import EVENTS, Address, LocalJobFiles, process_ticks
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master.display import make_display
 from edl_allreduce.master.job import Job, JobOptions, Phase, Result, event_line
-from edl_allreduce.rpc.messages import EventRecord
+from edl_allreduce.rpc.messages import Command, EventRecord, JobStatus
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.spec import JobSpec, job_directory, to_argv
 
 TOKEN = "EDL_JOB_TOKEN"
 INTERRUPTED = 130
-
-
-class Address(msgspec.Struct, frozen=True):
-    """How commands find a running job; readable by its owner only."""
-
-    job_name: str
-    address: str
-    token: str
-    pid: int
-    started: float
 
 
 def run_local_job(spec: JobSpec, argv: list[str]) -> int:
@@ -60,6 +51,8 @@ class LocalJob:
     def __init__(self, spec: JobSpec, *, show: bool = True) -> None:
         self.spec = spec
         self.directory = job_directory(spec)
+        self._files = LocalJobFiles(self.directory)
+        self._flags = to_argv(spec, "worker")
         self.token = secrets.token_hex(16)
         self._show = show
         self._interrupts = 0
@@ -69,7 +62,7 @@ class LocalJob:
         """Serve until the job is over."""
         with (
             JobLock(self.directory, self.spec.job_name),
-            (self.directory / "events.jsonl").open("wb") as events,
+            (self.directory / EVENTS).open("wb") as events,
         ):
             return await self._run(events.fileno())
 
@@ -81,7 +74,7 @@ class LocalJob:
             os.write(events, event_line(event))
 
         self.job = Job(options_of(spec), cluster, on_event)
-        server = MasterServer(self.token, self.job.attend, self.job.answer)
+        server = MasterServer(self.token, self.job.attend, self._answer)
         self.port = await server.start("127.0.0.1", spec.port)
         self._register()
         loop = asyncio.get_running_loop()
@@ -92,8 +85,8 @@ class LocalJob:
             return await self.job.run()
         finally:
             await display.close()
+            self._files.write_result(self._described(self.job.status()))
             await server.stop(1.0)
-            (self.directory / "job.json").unlink(missing_ok=True)
 
     def _worker_argv(self, worker_id: int) -> list[str]:
         spec = dataclasses.replace(self.spec, worker_id=worker_id, master_addr=f"127.0.0.1:{self.port}")
@@ -106,12 +99,24 @@ class LocalJob:
         else:
             self.job.kill_all()
 
+    async def _answer(self, command: Command) -> JobStatus:
+        return self._described(await self.job.answer(command))
+
+    def _described(self, status: JobStatus) -> JobStatus:
+        return msgspec.structs.replace(status, job_dir=str(self.directory.resolve()), flags=self._flags)
+
     def _register(self) -> None:
-        address = Address(self.spec.job_name, f"127.0.0.1:{self.port}", self.token, os.getpid(), clock.wall())
-        path = self.directory / "job.json"
-        descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(address))
+        address = Address(
+            job_name=self.spec.job_name,
+            address=f"127.0.0.1:{self.port}",
+            token=self.token,
+            pid=os.getpid(),
+            ticks=process_ticks(os.getpid()),
+            started=clock.wall(),
+            cwd=str(Path.cwd()),
+            flags=self._flags,
+        )
+        self._files.register(address)
 
 
 class JobLock:

@@ -258,7 +258,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     path: str = ""
     """Where the result was written."""
     flags: list[str] = []
-    """Of the job, as workers read them: a worker that was started by hand takes from here what it was not told."""
+    """Of the job, as workers read them; one started by hand takes from here what it was not told."""
 
 
 _encoder = msgspec.msgpack.Encoder()
