@@ -63,7 +63,8 @@ def _make(argv: Sequence[str]) -> int:
         f"{_PROGRAM} make",
         "DATASET OUT_DIR [flags]",
         "Write a data set as OUT_DIR/DATASET/train and OUT_DIR/DATASET/test, in files data-00000, "
-        "data-00001, ...\nRecords are tf.train.Example; images have `image` (floats from 0 to 255) and `label`.",
+        "data-00001, ...\n"
+        "Records are tf.train.Example; images have `image` (floats from 0 to 255) and `label`.",
         f"Data sets:\n{listed}\n\nExample:\n  {_PROGRAM} make digits data --format=tfrecord",
     )
     parser.add_argument("dataset", metavar="DATASET", help="which data set, see below")
@@ -116,7 +117,9 @@ def _make(argv: Sequence[str]) -> int:
                     records_per_shard=flags.records_per_shard,
                     advance=advance,
                 )
-            report.append(f"{target / part}: {count} records in {files} files ({flags.format})")
+            report.append(
+                f"{target / part}: {_many(count, 'record')} in {_many(files, 'file')} ({flags.format})"
+            )
     print("\n".join(report))
     return 0
 
@@ -223,7 +226,7 @@ def _index(argv: Sequence[str]) -> int:
     what = (
         "indexed" if with_index else f"nothing to index: {source.metadata.kind} has access by number itself"
     )
-    print(f"{flags.path}: {len(source)} records in {len(_files(source))} files, {what}")
+    print(f"{flags.path}: {_many(len(source), 'record')} in {_many(len(_files(source)), 'file')}, {what}")
     source.close()
     return 0
 
@@ -338,6 +341,10 @@ def _progress(label: str, total: int) -> Iterator[Advance]:
                 pending = 0
 
         yield advance
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _bytes(size: int) -> str:

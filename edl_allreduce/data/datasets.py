@@ -235,7 +235,7 @@ def _heart(_: Path | None) -> Splits:
         "thal": thal,
     }
     logits = (
-        -6.5
+        -6.7
         + 0.05 * age
         + 1.2 * columns["sex"]
         + 0.5 * columns["cp"]
@@ -245,7 +245,7 @@ def _heart(_: Path | None) -> Splits:
         + 1.6 * (thal == "reversible")
         - 0.02 * (columns["thalach"] - 150)
     )
-    columns["target"] = _draw(random, logits)
+    columns["target"] = _draw(random, 2.0 * logits)
     return _split(columns)
 
 
@@ -291,7 +291,7 @@ def _census(_: Path | None) -> Splits:
         "native-country": _words(random, n, {"United-States": 90, "Mexico": 2, "Canada": 1, "India": 1}),
     }
     logits = (
-        -3.6
+        -2.6
         + np.array([rank[str(word)] for word in education])
         + np.array([jobs[str(word)] for word in occupation])
         + 2.0 * (married == "Married-civ-spouse")
@@ -299,7 +299,7 @@ def _census(_: Path | None) -> Splits:
         + 0.035 * (hours - 40)
         + 1.5 * (gain > 5000)
     )
-    columns["label"] = _draw(random, logits)
+    columns["label"] = _draw(random, 2.0 * logits)
     return _split(columns)
 
 

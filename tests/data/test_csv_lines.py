@@ -103,7 +103,11 @@ def test_blank_lines_and_a_byte_order_mark_are_no_data(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "params", "text"),
-    [("a.tsv", {}, "1\t2,5\n"), ("a.csv", {"sep": "\\t"}, "1\t2,5\n"), ("a.csv", {"sep": ";"}, "1;2,5\n")],
+    [
+        ("a.tsv", {}, "1\t2,5\n"),
+        ("a.csv", {"sep": "\\t"}, "1\t2,5\n"),
+        ("a.csv", {"sep": "semicolon"}, "1;2,5\n"),
+    ],
 )
 def test_other_separators_work(tmp_path, name, params, text):
     source = source_of(tmp_path, text, name, **params)

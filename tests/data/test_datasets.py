@@ -1,0 +1,136 @@
+"""Data sets that can be made: from original files, from packages, generated."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import tarfile
+
+import numpy as np
+import pytest
+
+from edl_allreduce.data.datasets import DATASETS, read_idx
+from edl_allreduce.errors import DataError
+
+
+def idx(array: np.ndarray) -> bytes:
+    header = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def mnist_files(tmp_path):
+    random = np.random.default_rng(0)
+    arrays = {}
+    for prefix, count in (("train", 20), ("t10k", 7)):
+        arrays[prefix] = random.integers(0, 256, (count, 28, 28)), random.integers(0, 10, count)
+        (tmp_path / f"{prefix}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(arrays[prefix][0])))
+        (tmp_path / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(arrays[prefix][1]))
+    return tmp_path, arrays
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_original_files_are_read_packed_or_not(mnist_files, name):
+    directory, arrays = mnist_files
+    splits = DATASETS[name].load(directory)
+    np.testing.assert_array_equal(splits.train["image"], arrays["train"][0])
+    np.testing.assert_array_equal(splits.test["label"], arrays["t10k"][1])
+    assert splits.train["image"].dtype == np.uint8
+    assert splits.train["label"].dtype == np.int64
+
+
+def test_copies_of_keras_are_found(mnist_files, tmp_path, monkeypatch):
+    directory, arrays = mnist_files
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    place = tmp_path / "keras" / "datasets"
+    place.mkdir(parents=True)
+    with pytest.raises(DataError, match=r"--source_dir, or fetch Keras' copy with: python -c"):
+        DATASETS["mnist"].load(None)
+    (x, y), (tx, ty) = arrays["train"], arrays["t10k"]
+    np.savez(place / "mnist.npz", x_train=x, y_train=y, x_test=tx, y_test=ty)
+    np.testing.assert_array_equal(DATASETS["mnist"].load(None).train["image"], x)
+    (place / "fashion-mnist").mkdir()
+    for file in directory.glob("*ubyte*"):
+        (place / "fashion-mnist" / file.name).write_bytes(file.read_bytes())
+    np.testing.assert_array_equal(DATASETS["fashion_mnist"].load(None).test["image"], tx)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "begins with 000803"),
+        (b"\0\0\x08\x01" + bytes(8), "begins with 000803, this one with 00000801"),
+        (idx(np.zeros((2, 3, 3)))[:-1], "promises"),
+        (gzip.compress(idx(np.zeros((2, 3, 3))))[:-9], "cannot be decompressed"),
+    ],
+)
+def test_damaged_original_files_are_named(tmp_path, data, message):
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(DataError, match=rf"/x: .*{message}"):
+        read_idx(tmp_path / "x", 3)
+
+
+def cifar_files() -> tuple[dict[str, bytes], np.ndarray]:
+    random = np.random.default_rng(1)
+    names = [f"data_batch_{n}.bin" for n in range(1, 6)] + ["test_batch.bin"]
+    rows = random.integers(0, 256, (6, 2, 3073), dtype=np.uint8)
+    rows[:, :, 0] %= 10
+    return {name: rows[n].tobytes() for n, name in enumerate(names)}, rows
+
+
+@pytest.mark.parametrize("how", ["files", "directory", "archive"])
+def test_cifar_is_read_from_its_binary_version(tmp_path, how):
+    files, rows = cifar_files()
+    inner = tmp_path / "cifar-10-batches-bin" if how == "directory" else tmp_path
+    inner.mkdir(exist_ok=True)
+    if how == "archive":
+        with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as tar:
+            for name, data in files.items():
+                info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    else:
+        for name, data in files.items():
+            (inner / name).write_bytes(data)
+    splits = DATASETS["cifar10"].load(tmp_path)
+    assert splits.train["image"].shape == (10, 32, 32, 3)
+    assert splits.test["image"].shape == (2, 32, 32, 3)
+    assert splits.train["label"].tolist() == rows[:5, :, 0].reshape(-1).tolist()
+    # Red comes first in the file; pixel (row 1, column 2) is byte 34 of each colour.
+    assert splits.train["image"][0, 1, 2].tolist() == [rows[0, 0, 1 + 34 + 1024 * c] for c in range(3)]
+
+
+def test_pickles_of_cifar_are_not_loaded(tmp_path):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(b"\x80\x04.")
+    with pytest.raises(DataError, match=r"made of pickles; those can run code.*binary version"):
+        DATASETS["cifar10"].load(tmp_path)
+
+
+def test_a_cut_cifar_file_is_noticed(tmp_path):
+    files, _ = cifar_files()
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data[:-1] if name == "test_batch.bin" else data)
+    with pytest.raises(DataError, match="test files of CIFAR-10 hold 6145 bytes"):
+        DATASETS["cifar10"].load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["digits", "iris", "breast_cancer", "heart", "census", "frappe"])
+def test_small_sets_are_the_same_each_time_and_mixed(name):
+    first, second = DATASETS[name].load(None), DATASETS[name].load(None)
+    label = "target" if name == "heart" else "label"
+    for column, values in first.train.items():
+        np.testing.assert_array_equal(values, second.train[column])
+        assert len(values) == len(first.train[label])
+    assert len(first.train[label]) // 4 in (len(first.test[label]), len(first.test[label]) - 1)
+    for part in (first.train, first.test):
+        shares = np.bincount(part[label]) / len(part[label])
+        assert shares.min() > 0.05
+
+
+def test_generated_features_stay_in_their_range():
+    features = DATASETS["frappe"].load(None).train["feature"]
+    assert features.shape[1] == 10
+    assert features.min() >= 1
+    assert features.max() <= 5382
