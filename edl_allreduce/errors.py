@@ -6,6 +6,7 @@ EdlError
 ├── ModelError          the user's model file does not fit the contract      exit 1
 ├── DataError           the data cannot be read as asked                     exit 1
 │   └── BadRecord       one record is corrupt: file, offset and index known
+├── CheckpointError     a checkpoint is torn, corrupt or of another format   exit 1
 ├── SetupError          something is missing on this machine                 exit 1
 ├── RingBroken          a collective failed; the ring must re-form
 └── MasterUnreachable   nobody answers at the master's address
@@ -46,6 +47,10 @@ class BadRecord(DataError):
         self.index = index
         self.path = path
         self.offset = offset
+
+
+class CheckpointError(EdlError):
+    """A checkpoint is torn, corrupt or of another format."""
 
 
 class SetupError(EdlError):

@@ -4,6 +4,9 @@ Each worker writes, in order: `Begin` when it agreed on the state in a new ring,
 collective with the record indices that it really read, `Applied` after the update. A step counts in the
 generation whose ring the next one continues; what a dead worker applied alone does not count, since
 nobody took it over.
+
+When nobody holds the job's state any more, a new *run* begins from a checkpoint. Updates after that
+checkpoint are made again by design; what counts is the final lineage.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ class Begin:
     step: int
     rank: int
     size: int
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,15 @@ Entry = Begin | Fed | Applied
 
 
 @dataclass(frozen=True)
+class Start:
+    """Where a run begins: at a checkpoint, or at the very beginning."""
+
+    step: int = 0
+    position: int = 0
+    """Records used before, counted over all epochs."""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What the audit found; `clean` when `problems` is empty."""
 
@@ -58,6 +71,10 @@ class Verdict:
     redone: int
     """Updates that only dead workers had applied, made again by the others."""
     problems: list[str]
+    runs: int = 1
+    """Beginnings: one, and one for each time that the job came back from a checkpoint."""
+    set_back: int = 0
+    """Updates that were made again because they came after the checkpoint."""
 
     @property
     def clean(self) -> bool:
@@ -67,29 +84,43 @@ class Verdict:
         if not self.clean:
             return f"NOT CLEAN: {len(self.problems)} problems; first: {self.problems[0]}"
         bad = f", {self.bad_records} bad records left out" if self.bad_records else ""
+        resumed = (
+            f"; resumed {self.runs - 1} times, {self.set_back} steps after a checkpoint were made again"
+            if self.runs > 1
+            else ""
+        )
         return (
             f"clean: {self.steps} steps in {self.generations} rings, {self.records} records, "
-            f"each exactly once per epoch ({self.epochs} complete{bad})"
+            f"each exactly once per epoch ({self.epochs} complete{bad}){resumed}"
         )
 
 
 MAX_PROBLEMS = 50
 
 
+Ring = tuple[int, int]
+"""(run, generation): a job that was started again counts its generations anew."""
+
+
 def judge(
-    workers: Mapping[str, Iterable[Entry]], *, dataset: int, finished: bool, first_step: int = 0
+    workers: Mapping[str, Iterable[Entry]],
+    *,
+    dataset: int,
+    finished: bool,
+    starts: Mapping[int, Start] | None = None,
 ) -> Verdict:
     """Check the entries of all workers. `finished`: every begun epoch must be complete."""
     problems: list[str] = []
-    begins: dict[int, Begin] = {}
-    fed: dict[tuple[int, int], list[Fed]] = {}
-    applied: dict[int, set[int]] = {}
+    begins: dict[Ring, Begin] = {}
+    fed: dict[tuple[Ring, int], list[Fed]] = {}
+    applied: dict[Ring, set[int]] = {}
     for worker, entries in workers.items():
-        own_step = -1
+        own_step, run = -1, 0
         for entry in entries:
             match entry:
                 case Begin(generation, step):
-                    known = begins.setdefault(generation, entry)
+                    run = entry.run
+                    known = begins.setdefault((run, generation), entry)
                     if (known.step, known.size) != (step, entry.size):
                         problems.append(
                             f"ranks of generation {generation} disagree: {known.step} and {step} updates, "
@@ -102,20 +133,19 @@ def judge(
                         )
                     own_step = step
                 case Fed(generation, step):
-                    fed.setdefault((generation, step), []).append(entry)
+                    fed.setdefault(((run, generation), step), []).append(entry)
                 case Applied(generation, step):
-                    applied.setdefault(generation, set()).add(step)
+                    applied.setdefault((run, generation), set()).add(step)
                     own_step = step + 1
 
-    lineage = _lineage(begins, applied, problems, first_step)
-    redone = sum(len(steps) for steps in applied.values()) - len(lineage)
+    line = _lineage(begins, applied, problems, starts or {})
     used: dict[int, dict[int, int]] = {}
     bad = 0
-    for step, generation in sorted(lineage.items()):
-        parts = fed.get((generation, step), [])
-        if len(parts) != begins[generation].size:
+    for step, ring in sorted(line.steps.items()):
+        parts = fed.get((ring, step), [])
+        if len(parts) != begins[ring].size:
             problems.append(
-                f"step {step} of generation {generation}: {len(parts)} of {begins[generation].size} "
+                f"step {step} of generation {ring[1]}: {len(parts)} of {begins[ring].size} "
                 "ranks wrote down what they read"
             )
         for part in parts:
@@ -123,41 +153,73 @@ def judge(
             counts = used.setdefault(part.epoch, {})
             for record in (*part.records, *part.bad):
                 counts[record] = counts.get(record, 0) + 1
-    complete = _count_epochs(used, dataset, finished, problems)
+    complete = _count_epochs(used, dataset, finished, problems, line.start.position)
     return Verdict(
-        steps=len(lineage),
+        steps=len(line.steps),
         epochs=complete,
         records=sum(sum(c.values()) for c in used.values()) - bad,
         bad_records=bad,
         generations=len(begins),
-        redone=redone,
+        redone=line.redone,
         problems=problems[:MAX_PROBLEMS],
+        runs=max(1, len({run for run, _ in begins})),
+        set_back=line.set_back,
     )
 
 
+@dataclass
+class _Line:
+    """The updates of the final model."""
+
+    start: Start
+    """Before it nothing was written down here."""
+    steps: dict[int, Ring] = field(default_factory=dict)
+    """In which ring each was made."""
+    redone: int = 0
+    set_back: int = 0
+
+
 def _lineage(
-    begins: Mapping[int, Begin], applied: Mapping[int, set[int]], problems: list[str], first_step: int
-) -> dict[int, int]:
-    """Which generation each update of the final model was made in."""
-    lineage: dict[int, int] = {}
-    for generation in sorted(begins):
-        start = begins[generation].step
-        lineage = {step: g for step, g in lineage.items() if step < start}
-        if len(lineage) + first_step < start:
+    begins: Mapping[Ring, Begin],
+    applied: Mapping[Ring, set[int]],
+    problems: list[str],
+    starts: Mapping[int, Start],
+) -> _Line:
+    line = _Line(starts.get(min(begins)[0], Start()) if begins else Start())
+    run = min(begins)[0] if begins else 0
+    for ring in sorted(begins):
+        begin = begins[ring].step
+        kept = {step: r for step, r in line.steps.items() if step < begin}
+        dropped = len(line.steps) - len(kept)
+        if ring[0] != run:
+            run = ring[0]
+            line.set_back += dropped
+            if begin < line.start.step:
+                line.start = starts.get(run, Start())
+        else:
+            line.redone += dropped
+        line.steps = kept
+        known = line.start.step + len(line.steps)
+        if known < begin:
             problems.append(
-                f"generation {generation} begins after {start} updates, but only "
-                f"{len(lineage) + first_step} are accounted for"
+                f"generation {ring[1]} begins after {begin} updates, but only {known} are accounted for"
             )
-        lineage.update(dict.fromkeys(applied.get(generation, ()), generation))
-    if set(lineage) != set(range(first_step, first_step + len(lineage))):
+        line.steps.update(dict.fromkeys(applied.get(ring, ()), ring))
+    first = line.start.step
+    if set(line.steps) != set(range(first, first + len(line.steps))):
         problems.append("the updates are not numbered without a gap")
-    return lineage
+    return line
 
 
 def _count_epochs(
-    used: Mapping[int, Mapping[int, int]], dataset: int, finished: bool, problems: list[str]
+    used: Mapping[int, Mapping[int, int]],
+    dataset: int,
+    finished: bool,
+    problems: list[str],
+    first_position: int,
 ) -> int:
     complete = 0
+    first_epoch, before = divmod(first_position, dataset)
     for epoch, counts in sorted(used.items()):
         twice = [record for record, count in counts.items() if count > 1]
         if twice:
@@ -170,5 +232,7 @@ def _count_epochs(
         if len(counts) == dataset:
             complete += 1
         elif finished:
-            problems.append(f"epoch {epoch}: {dataset - len(counts)} of {dataset} records were never used")
+            missing = dataset - len(counts) - (before if epoch == first_epoch else 0)
+            if missing:
+                problems.append(f"epoch {epoch}: {missing} of {dataset} records were never used")
     return complete

@@ -22,6 +22,7 @@ from edl_allreduce.core import health, membership, relaunch
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership import Standing
 from edl_allreduce.core.relaunch import Cause
+from edl_allreduce.errors import UsageError
 from edl_allreduce.rpc import messages
 
 log = logging.getLogger(__name__)
@@ -196,9 +197,21 @@ class Job:
         for worker_id in self._slots:
             self._later(self._cluster.kill(worker_id))
 
+    def _check_scale(self, count: int) -> None:
+        if self._phase in FINAL or self._phase is Phase.FINISHING or self._stopping:
+            raise UsageError(f"the job cannot be scaled: it is {self._phase.value.lower()}")
+        if self.options.num_workers == 0:
+            raise UsageError(
+                "this master starts no workers (--num_workers=0): start more of them yourself, "
+                "and end one with SIGTERM or Ctrl-C"
+            )
+        if count < max(1, self.options.min_workers):
+            raise UsageError(f"--num_workers={count}: the job needs at least {self.options.min_workers}")
+
     async def answer(self, command: messages.Command) -> messages.JobStatus:
         match command:
             case messages.Scale(count):
+                self._check_scale(count)
                 self.scale(count)
             case messages.StopJob(reason):
                 self.stop(reason)
@@ -312,6 +325,8 @@ class Job:
                 if worker_id in self._slots:
                     self._slots[worker_id].failure = message.summary if message.invalid else message.traceback
                 self._tell("failure", f"worker {worker_id}: {message.summary}")
+            case messages.Note(kind, text):
+                self._tell(kind, f"worker {worker_id}: {text}")
             case messages.Exported(path, error):
                 self._exported(path, error)
 

@@ -125,6 +125,13 @@ class Exported(_Message, frozen=True):
     error: str = ""
 
 
+class Note(_Message, frozen=True):
+    """Something that people should know about this worker; becomes an event of the job."""
+
+    kind: str
+    text: str
+
+
 class KvSet(_Message, frozen=True):
     """A key of the rendezvous of one generation."""
 
@@ -134,8 +141,9 @@ class KvSet(_Message, frozen=True):
 
 
 FromWorker = (
-    Hello | Ready | Pulse | Entered | Joined | Reformed | Out | Done | Draining | Failed | Exported | KvSet
-)
+    Hello | Ready | Pulse | Entered | Joined | Reformed | Out | Done | Draining | Failed | Exported | Note
+    | KvSet
+)  # fmt: skip
 
 # ------------------------------------------------------------------------------------ master to worker
 

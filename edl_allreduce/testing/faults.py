@@ -20,7 +20,9 @@ FAULT_DIR = "EDL_FAULT_DIR"
 RELEASED = "released"
 HOLD_SECONDS = 0.02
 
-Point = Literal["prepare", "ready", "init", "sync", "compute", "reduce", "applied", "export", "evaluate"]
+Point = Literal[
+    "prepare", "ready", "init", "sync", "compute", "reduce", "applied", "export", "evaluate", "checkpoint", "task"
+]  # fmt: skip
 ActionName = Literal["kill", "freeze", "terminate", "block", "crash", "hold"]
 
 

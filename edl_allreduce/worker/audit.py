@@ -5,13 +5,14 @@ A line that `write` accepted survives the death of the process, so nothing is bu
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Verdict, judge
+from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Start, Verdict, judge
 from edl_allreduce.errors import DataError
 
 MANIFEST = "job.json"
@@ -23,7 +24,6 @@ class Manifest(msgspec.Struct, frozen=True):
     dataset: int
     """Records of the data set."""
     finished: bool = False
-    first_step: int = 0
     max_step: int = 0
 
 
@@ -42,6 +42,7 @@ class Diary:
     """Where one worker writes. Without a directory nothing is written."""
 
     def __init__(self, directory: str, worker_id: int, uid: str) -> None:
+        self._directory = directory
         self._descriptor = -1
         if directory:
             path = Path(directory) / f"worker-{worker_id}-{uid}.jsonl"
@@ -59,6 +60,25 @@ class Diary:
             case Applied():
                 line = _Line(applied=entry)
         os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
+
+
+    def open_run(self, step: int, position: int) -> int:
+        """A number for a new run of the job, never given before in this directory."""
+        if not self._directory:
+            return 0
+        folder = Path(self._directory)
+        draft = folder / f".run-{os.getpid()}"
+        draft.write_bytes(msgspec.json.encode(Start(step, position)))
+        try:
+            for number in itertools.count():
+                try:
+                    (folder / f"run-{number}.json").hardlink_to(draft)
+                except FileExistsError:
+                    continue
+                return number
+        finally:
+            draft.unlink()
+        raise AssertionError("numbers do not end")
 
 
 def write_manifest(directory: str, manifest: Manifest) -> None:
@@ -91,5 +111,9 @@ def audit(directory: str) -> Verdict:
             "Name the directory that was given to the job with --audit_dir."
         ) from error
     workers = {path.stem: _entries(path) for path in sorted(folder.glob("worker-*.jsonl"))}
+    starts = {
+        int(path.stem.removeprefix("run-")): msgspec.json.decode(path.read_bytes(), type=Start)
+        for path in folder.glob("run-*.json")
+    }
     whole = manifest.finished and not manifest.max_step
-    return judge(workers, dataset=manifest.dataset, finished=whole, first_step=manifest.first_step)
+    return judge(workers, dataset=manifest.dataset, finished=whole, starts=starts)

@@ -167,6 +167,11 @@ class Control:
         newest = self._newest
         return newest is not None and newest.plan.generation > generation, self._stop
 
+    @property
+    def draining(self) -> bool:
+        """Whether this worker was asked to leave."""
+        return self._draining
+
     def next_order(self, generation: int) -> Order:
         """Wait for what to do after the ring of `generation`. The last word of the master wins."""
         with self._changed:

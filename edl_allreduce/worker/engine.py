@@ -8,7 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from edl_allreduce import clock
 from edl_allreduce.core.audit import Applied, Begin, Fed
@@ -18,8 +21,11 @@ from edl_allreduce.core.schedule import Schedule
 from edl_allreduce.errors import DataError, RingBroken
 from edl_allreduce.rpc import messages
 from edl_allreduce.testing import faults
+from edl_allreduce.worker import journal as journals
 from edl_allreduce.worker.audit import Diary, Manifest, write_manifest
+from edl_allreduce.worker.checkpoint import Checkpoints
 from edl_allreduce.worker.control import Leave, MasterGone, Order, Progress
+from edl_allreduce.worker.journal import Journal
 from edl_allreduce.worker.pipeline import Pipeline
 from edl_allreduce.worker.ring import Ring
 from edl_allreduce.worker.trainer import Trainer
@@ -42,6 +48,9 @@ class Orders(Protocol):
 
     seat: Seat
     progress: Progress
+
+    @property
+    def draining(self) -> bool: ...
 
     def next_order(self, generation: int) -> Order: ...
 
@@ -110,17 +119,28 @@ class Engine:
     diary: Diary
     open_pipeline: Callable[..., Pipeline]
     export: Callable[[], str]
+    checkpoints: Checkpoints | None = None
     step: int = 0
     position: int = 0
+    journal: Journal = field(default_factory=Journal)
     has_state: bool = False
     generation: int = 0
+    _run: int = 0
+    _begun_from: Path | None = None
     _pause: _Pause | None = None
     _last_step: float = 0.0
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=21))
     _bad_records: int = 0
+    _everybody_leaves: bool = False
 
     def run(self) -> Ending:
-        """Until the master releases this worker, or it has to go."""
+        """Until the master releases this worker, or it has to go; nothing half-written is left."""
+        ending = self._attend()
+        if self.checkpoints is not None:
+            self.checkpoints.flush()
+        return ending
+
+    def _attend(self) -> Ending:
         while True:
             order = self.control.next_order(self.generation)
             match order:
@@ -142,6 +162,8 @@ class Engine:
     def _abandoned(self) -> Ending:
         """Nobody will ask for the result any more: what is finished is written all the same."""
         if not self.schedule.finished(self.step, self.position):
+            if self.has_state and self.ring.rank == 0:
+                self._keep()
             return Ending.ABANDONED
         if self.ring.rank == 0:
             log.info("wrote %s", self.export() or "no model, since no --output was given")
@@ -181,27 +203,58 @@ class Engine:
         if self._pause is not None:
             self._pause.synced = clock.now()
         rank = self.ring.rank
-        self.diary.write(Begin(plan.generation, self.step, rank, plan.size))
+        self.diary.write(Begin(plan.generation, self.step, rank, plan.size, self._run))
         if rank == 0:
             self._write_manifest(finished=False)
         self.control.joined(plan.generation, self.step, self.position)
 
+    def begin_from_checkpoint(self) -> None:
+        """Take the newest checkpoint, as long as no state of a living worker was taken."""
+        start = self.checkpoints.newest() if self.checkpoints is not None else None
+        if start is None or start.path == self._begun_from:
+            return
+        self.trainer.restore(start.arrays)
+        contents = start.contents
+        self.step, self.position, self.journal = contents.step, contents.position, contents.journal
+        self._begun_from = start.path
+
     def _agree(self, plan: Plan) -> None:
         """Everybody goes on from the furthest state; it is sent only if somebody does not have it."""
-        table = self.ring.gather([self.has_state, self.step, self.position])
-        owners = [rank for rank, row in enumerate(table) if row[0]] or [0]
-        root = max(owners, key=lambda rank: (table[rank][1], -rank))
+        if not self.has_state:
+            self.begin_from_checkpoint()
+        memory = journals.encode(self.journal)
+        table = self.ring.gather(
+            [self.has_state, self.step, self.position, self.journal.evaluated, len(memory), self._run]
+        )
+        owners = [rank for rank, row in enumerate(table) if row[0]]
+        root = max(owners or range(len(table)), key=lambda rank: (table[rank][1], -rank))
         if any(row != [1, *table[root][1:]] for row in table):
             faults.reach(
                 "sync", rank=self.ring.rank, generation=plan.generation, root=int(self.ring.rank == root)
             )
             before = self.step
-            state = self.ring.share_state(self.trainer.state(), root)
+            sent = np.frombuffer(memory.ljust(table[root][4])[: table[root][4]], np.uint8).copy()
+            *state, sent = self.ring.share_state([*self.trainer.state(), sent], root)
             if self.ring.rank != root:
                 self.trainer.restore(state)
-                _, self.step, self.position = table[root]
+                _, self.step, self.position, _, _, self._run = table[root]
+                self.journal = journals.decode(sent.tobytes())
                 log.info("took the state of rank %d: %d steps (had %d)", root, self.step, before)
+        if not owners:
+            self._begin_run(root)
         self.has_state = True
+        if self.checkpoints is not None:
+            self.checkpoints.forget()
+
+    def _begin_run(self, root: int) -> None:
+        """Nobody held the job's state: it begins, or comes back from a checkpoint."""
+        leads = self.ring.rank == root
+        number = self.diary.open_run(self.step, self.position) if leads else 0
+        self._run = self.ring.gather([number])[root][0]
+        if leads and self._begun_from is not None:
+            where = f"from {self._begun_from}, after {self.step} steps and {self.position} records"
+            log.info("resumed %s", where)
+            self.control.send(messages.Note("resume", f"the job goes on {where}"))
 
     # ---------------------------------------------------------------------------------------- training
 
@@ -239,7 +292,8 @@ class Engine:
         switch, stop = self.control.vote(plan.generation)
         progress.activity = Activity.REDUCING
         faults.reach("reduce", **at)
-        result = self.trainer.commit(sums, weight, loss, switch=switch, stop=stop)
+        drain = self.control.draining
+        result = self.trainer.commit(sums, weight, loss, switch=switch, stop=stop, drain=drain)
         self.diary.write(Applied(plan.generation, self.step))
         faults.reach("applied", **at)
         self.step += 1
@@ -252,6 +306,7 @@ class Engine:
         self._report_pause(plan)
         if self.schedule.finished(self.step, self.position):
             return False
+        self._keep_if_due(everybody_leaves=result.draining == plan.size)
         if result.stop:
             self._finish(stopped=True)
             return True
@@ -269,7 +324,25 @@ class Engine:
             self._write_manifest(finished=not stopped)
         self.ring.leave()
         self.control.progress.activity = Activity.IDLE
+        if self.ring.rank == 0:
+            self._keep()
         self.control.done(self.step, stopped=stopped)
+
+    # ------------------------------------------------------------------------------------- checkpoints
+
+    def _keep_if_due(self, *, everybody_leaves: bool) -> None:
+        """One rank copies the state; it is written while training goes on."""
+        if self.checkpoints is None:
+            return
+        leaving, self._everybody_leaves = everybody_leaves and not self._everybody_leaves, everybody_leaves
+        if self.ring.rank == 0 and (self.checkpoints.due(self.step) or leaving):
+            self.checkpoints.save(self.step, self.position, self.journal)
+
+    def _keep(self) -> None:
+        """Write a checkpoint and wait until it is on disk."""
+        if self.checkpoints is not None:
+            self.checkpoints.save(self.step, self.position, self.journal)
+            self.checkpoints.flush()
 
     def _report_pause(self, plan: Plan) -> None:
         """After the first step of a new ring: tell where the pause went."""

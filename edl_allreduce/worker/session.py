@@ -18,8 +18,9 @@ from edl_allreduce.rpc import messages
 from edl_allreduce.spec import ElasticBatch, JobSpec
 from edl_allreduce.spec.params import parse_params
 from edl_allreduce.worker.audit import Diary
+from edl_allreduce.worker.checkpoint import Checkpoints, Course, load_for_init
 from edl_allreduce.worker.control import Control
-from edl_allreduce.worker.engine import Ending, Engine, Settings
+from edl_allreduce.worker.engine import Ending, Engine, Orders, Settings
 from edl_allreduce.worker.pipeline import MicroBatch, Parser, Pipeline, check_data
 from edl_allreduce.worker.ring import HorovodRing, Ring
 from edl_allreduce.worker.trainer import Trainer
@@ -53,7 +54,9 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
         diary=Diary(spec.audit_dir, control.seat.worker_id, control.seat.uid),
         open_pipeline=pipeline_factory(spec, source, schedule, parser),
         export=functools.partial(export, spec, trainer),
+        checkpoints=open_checkpoints(spec, trainer, source, control),
     )
+    engine.begin_from_checkpoint()
     control.watch(ring)
     log.info("ready after %.1f s: %d records, step traced", clock.now() - began, len(source))
     control.ready(
@@ -105,7 +108,28 @@ def build_trainer(
     first = schedule.order.indices(schedule.span(0, count))
     features, labels = parser(source.read(first), count)
     trainer.build(MicroBatch(features, labels, count))
+    if spec.checkpoint_dir_for_init:
+        start = load_for_init(spec.checkpoint_dir_for_init, trainer)
+        trainer.restore_model(start.model_arrays)
+        log.info("begins with the model of %s", start.path)
     return trainer, parser
+
+
+def open_checkpoints(
+    spec: JobSpec, trainer: Trainer, source: RecordSource, orders: Orders
+) -> Checkpoints | None:
+    """With --checkpoint_dir alone a checkpoint is written when the job stops or ends."""
+    if not (spec.checkpoint_steps or spec.checkpoint_dir):
+        return None
+    course = Course(spec.job_name, spec.seed, spec.shuffle, len(source), source.fingerprint)
+    return Checkpoints(
+        spec.checkpoint_dir,
+        trainer,
+        course,
+        every=spec.checkpoint_steps,
+        keep=spec.keep_checkpoint_max,
+        tell=lambda kind, text: orders.send(messages.Note(kind, text)),
+    )
 
 
 def pipeline_factory(

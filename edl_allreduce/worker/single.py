@@ -57,6 +57,7 @@ def _train(spec: JobSpec, control: Unled) -> int:
         diary=Diary(spec.audit_dir, control.seat.worker_id, control.seat.uid),
         open_pipeline=session.pipeline_factory(spec, source, schedule, parser),
         export=functools.partial(session.export, spec, trainer),
+        checkpoints=session.open_checkpoints(spec, trainer, source, control),
     )
     engine.run()
     return engine.step

@@ -21,7 +21,7 @@ from edl_allreduce.worker.pipeline import MicroBatch
 from edl_allreduce.worker.ring import BROKEN, Ring, broken
 from edl_allreduce.worker.zoo import ModelDefinition
 
-SWITCH, STOP, WEIGHT, LOSS = range(4)
+SWITCH, STOP, DRAIN, WEIGHT, LOSS = range(5)
 """Slots of the control vector that rides with the gradients."""
 
 
@@ -32,6 +32,8 @@ class StepResult:
     loss: float
     switch: bool
     stop: bool
+    draining: int
+    """How many ranks were asked to leave."""
 
 
 class Trainer:
@@ -86,7 +88,7 @@ class Trainer:
         sums += [tf.TensorSpec(v.shape, tf.float32) for v in self._averaged]
         scalar = tf.TensorSpec([], tf.float32)
         salt = tf.TensorSpec([2], tf.uint32)
-        control = tf.TensorSpec([4], tf.float32)
+        control = tf.TensorSpec([5], tf.float32)
         self._local = tf.function(self._local_graph, input_signature=[features, labels, scalar, salt])
         self._add = tf.function(self._add_graph, input_signature=[sums, sums])
         self._commit = tf.function(self._commit_graph, input_signature=[sums, control])
@@ -115,9 +117,11 @@ class Trainer:
             position += part.records
         return self._nothing if sums is None else sums, weight, loss
 
-    def commit(self, sums: Any, weight: float, loss: Any, *, switch: bool, stop: bool) -> StepResult:
+    def commit(
+        self, sums: Any, weight: float, loss: Any, *, switch: bool, stop: bool, drain: bool = False
+    ) -> StepResult:
         """Sum over the ring and apply."""
-        control = tf.stack([float(switch), float(stop), weight, tf.cast(loss, tf.float32)])
+        control = tf.stack([float(switch), float(stop), float(drain), weight, tf.cast(loss, tf.float32)])
         try:
             total = self._commit(sums, control).numpy()
         except BROKEN as error:
@@ -126,6 +130,7 @@ class Trainer:
             loss=float(total[LOSS] / total[WEIGHT]) if total[WEIGHT] else float("nan"),
             switch=total[SWITCH] > 0,
             stop=total[STOP] > 0,
+            draining=round(total[DRAIN]),
         )
 
     def _local_graph(self, features: Any, labels: Any, weight: Any, salt: Any) -> tuple[list[Any], Any]:
@@ -168,8 +173,17 @@ class Trainer:
         """Everything that makes the next step what it is, as arrays."""
         return [np.array(v) for v in self._variables()]
 
+    def names(self) -> tuple[list[str], list[str]]:
+        """Of the model's and of the optimizer's variables, in the order of `state`."""
+        return [v.path for v in self.model.variables], [v.path for v in self.optimizer.variables]
+
     def restore(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         for variable, array in zip(self._variables(), arrays, strict=True):
+            variable.assign(array)
+
+    def restore_model(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+        """Only the model; the optimizer begins anew."""
+        for variable, array in zip(self.model.variables, arrays, strict=True):
             variable.assign(array)
 
 

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 class Unled:
     """Gives the one plan there is. `drain` may come from any thread; the rest is the training thread's."""
 
+    draining = False  # who is asked to leave stops the job here
+
     def __init__(self, plan: Plan, rank: int) -> None:
         self.seat: Seat = plan.members[rank]
         self.progress = Progress()

@@ -1,0 +1,416 @@
+"""Checkpoints: one directory per step, complete or not there, checked when read.
+
+    <checkpoint_dir>/version-<step>/state.bin         all variables, one after the other
+                                    checkpoint.json   what they are, step, position, settings, checksum
+                                    done              checksum of checkpoint.json; written last
+
+A checkpoint is written into a hidden directory that is renamed when it is complete. File systems whose
+rename is not atomic are covered by `done` and the checksums.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from edl_allreduce import clock
+from edl_allreduce.errors import CheckpointError, UsageError
+from edl_allreduce.testing import faults
+from edl_allreduce.version import __version__
+from edl_allreduce.worker.journal import Journal
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+DEFAULT_DIRECTORY = "checkpoint_dir"
+STATE, CONTENTS, DONE = "state.bin", "checkpoint.json", "done"
+_NAME = re.compile(r"version-(\d+)")
+_CHUNK = 16 * 1024 * 1024
+
+Array = np.ndarray[Any, Any]
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """One variable of the state, as `state.bin` holds it."""
+
+    path: str
+    dtype: str
+    shape: list[int]
+
+    @property
+    def bytes(self) -> int:
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+
+class Course(msgspec.Struct, frozen=True):
+    """What decides which records a position means; a job can only go on along the same course."""
+
+    job_name: str
+    seed: int
+    shuffle: bool
+    records: int
+    fingerprint: str
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """checkpoint.json"""
+
+    format: int
+    version: str
+    step: int
+    position: int
+    course: Course
+    journal: Journal
+    model: list[Variable]
+    optimizer: list[Variable]
+    state_crc32: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state between two steps, copied: training may go on while it is written."""
+
+    step: int
+    position: int
+    journal: Journal
+    model: list[Variable]
+    optimizer: list[Variable]
+    arrays: list[Array]
+    """Of the model, then of the optimizer."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint that was read and found intact."""
+
+    path: Path
+    contents: Contents
+    arrays: list[Array]
+
+    @property
+    def model_arrays(self) -> list[Array]:
+        return self.arrays[: len(self.contents.model)]
+
+
+class HoldsState(Protocol):
+    """What a checkpoint needs of the trainer."""
+
+    def state(self) -> list[Array]: ...
+
+    def names(self) -> tuple[list[str], list[str]]: ...
+
+
+# ------------------------------------------------------------------------------------------ on disk
+
+
+def write(directory: Path, snapshot: Snapshot, course: Course) -> Path:
+    """Write one checkpoint; returns its directory."""
+    final = directory / f"version-{snapshot.step}"
+    if final.exists():
+        try:
+            read(final)
+        except CheckpointError as error:
+            log.warning("%s; it is replaced", error)
+            _discard(final)
+        else:
+            return final  # the same step of the same job, written before a rank was lost
+    part = directory / f".{final.name}.{os.getpid()}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    checksum = _write_arrays(part / STATE, snapshot.arrays)
+    faults.reach("checkpoint", step=snapshot.step)
+    contents = Contents(
+        format=FORMAT,
+        version=__version__,
+        step=snapshot.step,
+        position=snapshot.position,
+        course=course,
+        journal=snapshot.journal,
+        model=snapshot.model,
+        optimizer=snapshot.optimizer,
+        state_crc32=checksum,
+    )
+    text = msgspec.json.format(msgspec.json.encode(contents))
+    _write_file(part / CONTENTS, text)
+    _write_file(part / DONE, str(zlib.crc32(text)).encode())
+    _sync(part)
+    part.rename(final)
+    _sync(directory)
+    return final
+
+
+def read(path: Path) -> Loaded:
+    """Read a checkpoint; raises CheckpointError unless it is whole."""
+    try:
+        text = (path / CONTENTS).read_bytes()
+        marker = (path / DONE).read_bytes()
+        data = np.fromfile(path / STATE, np.uint8)
+    except OSError as error:
+        raise CheckpointError(f"the checkpoint {path} is incomplete: {error}") from error
+    if marker != str(zlib.crc32(text)).encode():
+        raise CheckpointError(f"the checkpoint {path} is corrupt: the checksum of {CONTENTS} is wrong")
+    try:
+        contents = msgspec.json.decode(text, type=Contents)
+    except msgspec.DecodeError as error:
+        raise CheckpointError(f"{path / CONTENTS} is not for version {__version__}: {error}") from error
+    if contents.format != FORMAT:
+        raise CheckpointError(
+            f"the checkpoint {path} has format {contents.format} (written by version {contents.version}), "
+            f"this version reads format {FORMAT}"
+        )
+    variables = [*contents.model, *contents.optimizer]
+    expected = sum(v.bytes for v in variables)
+    if data.size != expected:
+        raise CheckpointError(
+            f"the checkpoint {path} is torn: {STATE} has {data.size} bytes, expected {expected}"
+        )
+    if zlib.crc32(data.data) != contents.state_crc32:
+        raise CheckpointError(f"the checkpoint {path} is corrupt: the checksum of {STATE} is wrong")
+    arrays, at = [], 0
+    for variable in variables:
+        part = data[at : at + variable.bytes]
+        arrays.append(part.view(np.dtype(variable.dtype)).reshape(variable.shape))
+        at += variable.bytes
+    return Loaded(path, contents, arrays)
+
+
+def versions(directory: Path) -> list[Path]:
+    """Checkpoints by their names, newest first, whole or not."""
+    if not directory.is_dir():
+        return []
+    found = [(int(m[1]), p) for p in directory.iterdir() if (m := _NAME.fullmatch(p.name))]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def newest(directory: Path, tell: Callable[[str], None] = log.warning) -> Loaded | None:
+    """The newest checkpoint that is whole; those that are not are named and passed over."""
+    for path in versions(directory):
+        try:
+            return read(path)
+        except CheckpointError as error:
+            tell(f"{error}; the one before it is used")
+    return None
+
+
+def prune(directory: Path, keep: int) -> None:
+    """Leave the `keep` newest (0: all), and clear away what dead workers began."""
+    there = versions(directory)
+    for path in there[keep:] if keep else []:
+        _discard(path)
+    last = int(there[0].name.removeprefix("version-")) if there else -1
+    for part in directory.glob(".version-*.part"):
+        match = re.match(r"\.version-(\d+)\.", part.name)
+        if match and int(match[1]) < last:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _discard(path: Path) -> None:
+    """First out of sight, then off the disk: a half-deleted checkpoint must not look like a torn one."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.old")
+    try:
+        path.rename(hidden)
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", path, error)
+        return
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _write_arrays(path: Path, arrays: Sequence[Array]) -> int:
+    checksum = 0
+    with path.open("wb") as file:
+        for array in arrays:
+            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            for start in range(0, flat.size, _CHUNK):
+                part = flat[start : start + _CHUNK]
+                checksum = zlib.crc32(part.data, checksum)
+                file.write(part.data)
+        file.flush()
+        os.fsync(file.fileno())
+    return checksum
+
+
+def _write_file(path: Path, text: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---------------------------------------------------------------------------------------- in a worker
+
+
+class Checkpoints:
+    """The checkpoints of one job, as one worker sees them.
+
+    `save` copies the state and returns; a thread writes it. When the disk cannot keep up, the newest
+    snapshot waits and the one it replaces is dropped.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        trainer: HoldsState,
+        course: Course,
+        *,
+        every: int,
+        keep: int,
+        tell: Callable[[str, str], None],
+    ) -> None:
+        self.directory = Path(directory or DEFAULT_DIRECTORY)
+        self._trainer = trainer
+        self._course = course
+        self._every = every
+        self._keep = keep
+        self._tell = tell
+        self._changed = threading.Condition()
+        self._next: Snapshot | None = None
+        self._busy = False
+        self._thread: threading.Thread | None = None
+        self._saved = -1
+        self._loaded: Loaded | None = None
+
+    def due(self, step: int) -> bool:
+        return self._every > 0 and step % self._every == 0
+
+    def newest(self) -> Loaded | None:
+        """Where the job goes on if nobody holds its state. Read once; only a newer one is read again."""
+        there = versions(self.directory)
+        if self._loaded is None or there[:1] != [self._loaded.path]:
+            self._loaded = newest(self.directory)
+        if self._loaded is not None:
+            self._check(self._loaded)
+        return self._loaded
+
+    def forget(self) -> None:
+        """The state is in the trainer now."""
+        self._loaded = None
+
+    def _check(self, loaded: Loaded) -> None:
+        was, now = loaded.contents.course, self._course
+        if was.job_name != now.job_name:
+            raise UsageError(
+                f"{self.directory} holds checkpoints of the job {was.job_name}, this is {now.job_name}. "
+                f"Give this job a --checkpoint_dir of its own; to begin with the other's model, add "
+                f"--checkpoint_dir_for_init={self.directory}."
+            )
+        for name in ("records", "fingerprint", "seed", "shuffle"):
+            if getattr(was, name) != getattr(now, name):
+                raise UsageError(
+                    f"{loaded.path} was made with {name}={getattr(was, name)}, the job now has "
+                    f"{name}={getattr(now, name)}: the order of records differs, so it cannot go on where it "
+                    "was. Use the same data and flags, or begin anew with another --checkpoint_dir "
+                    "(--checkpoint_dir_for_init takes the model over)."
+                )
+        check_fit(loaded, self._trainer)
+
+    def save(self, step: int, position: int, journal: Journal) -> None:
+        """Copy the state; it is written meanwhile."""
+        if step == self._saved:
+            return
+        self._saved = step
+        began = clock.now()
+        snapshot = _snapshot(self._trainer, step, position, journal)
+        with self._changed:
+            if self._next is not None:
+                log.warning(
+                    "the disk is slower than --checkpoint_steps=%d: the checkpoint of step %d is left out",
+                    self._every, self._next.step,
+                )  # fmt: skip
+            self._next = snapshot
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        log.debug("step %d: the state was copied in %.1f ms", step, 1000 * (clock.now() - began))
+
+    def flush(self) -> None:
+        """Wait until everything is on disk."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._next is None and not self._busy)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._next is not None)
+                snapshot, self._next, self._busy = self._next, None, True
+            assert snapshot is not None
+            try:
+                path = write(self.directory, snapshot, self._course)
+                prune(self.directory, self._keep)
+            except OSError as error:
+                log.error("the checkpoint of step %d could not be written: %s", snapshot.step, error)
+                self._tell("checkpoint", f"step {snapshot.step} could NOT be written: {error}")
+            else:
+                log.info("checkpoint of step %d is in %s", snapshot.step, path)
+                self._tell("checkpoint", f"step {snapshot.step} is in {path}")
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+
+def _snapshot(trainer: HoldsState, step: int, position: int, journal: Journal) -> Snapshot:
+    arrays = trainer.state()
+    names = trainer.names()
+    described = [
+        Variable(name, array.dtype.name, list(array.shape))
+        for name, array in zip([*names[0], *names[1]], arrays, strict=True)
+    ]
+    count = len(names[0])
+    return Snapshot(step, position, journal, described[:count], described[count:], arrays)
+
+
+def check_fit(loaded: Loaded, trainer: HoldsState, *, model_only: bool = False) -> None:
+    """Whether the variables are those of this model."""
+    arrays, (model, optimizer) = trainer.state(), trainer.names()
+    contents = loaded.contents
+    parts = [("model", contents.model, arrays[: len(model)], model)]
+    if not model_only:
+        parts.append(("optimizer", contents.optimizer, arrays[len(model) :], optimizer))
+    for what, stored, own, names in parts:
+        if len(stored) != len(own):
+            raise UsageError(
+                f"{loaded.path} holds {len(stored)} variables of the {what}, this {what} has {len(own)}: "
+                "it was made by another one"
+            )
+        for variable, array, name in zip(stored, own, names, strict=True):
+            if variable.shape != list(array.shape) or variable.dtype != array.dtype.name:
+                raise UsageError(
+                    f"{loaded.path} was made by another {what}: {variable.path} is {variable.dtype}"
+                    f"{variable.shape}, but {name} is {array.dtype.name}{list(array.shape)} here"
+                )
+
+
+def load_for_init(directory: str, trainer: HoldsState) -> Loaded:
+    """The checkpoint that --checkpoint_dir_for_init names: the directory of several, or one of them."""
+    path = Path(directory)
+    if _NAME.fullmatch(path.name) and (path / CONTENTS).exists():
+        loaded: Loaded | None = read(path)
+    else:
+        loaded = newest(path)
+    if loaded is None:
+        there = ", ".join(sorted(p.name for p in path.iterdir())[:5]) if path.is_dir() else "no directory"
+        raise CheckpointError(
+            f"--checkpoint_dir_for_init={directory}: expected a whole checkpoint (version-<step>) there, "
+            f"found {there or 'nothing'}"
+        )
+    check_fit(loaded, trainer, model_only=True)
+    return loaded

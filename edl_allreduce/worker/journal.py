@@ -1,0 +1,20 @@
+"""What a job remembers besides its variables. The same on every rank, and part of every checkpoint."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Journal(msgspec.Struct, frozen=True):
+    """Small facts that newcomers must know to decide like the others."""
+
+    evaluated: int = -1
+    """The step of the last evaluation."""
+    metrics: dict[str, float] = {}
+    """What it found."""
+    callbacks: dict[str, dict[str, float]] = {}
+    """The memory of callbacks that have one, by their place in the list."""
+
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(Journal).decode
