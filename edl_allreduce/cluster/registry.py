@@ -1,9 +1,9 @@
 """Local jobs, found by name: each keeps its files in a directory that the name determines.
 
-    job.json      how to reach the master; readable by the owner only, since it holds the job's token
-    events.jsonl  what happened
-    logs/         what each worker printed
-    result.json   the last status, written when the job ended in order
+    job.json        how to reach the master; readable by the owner only, since it holds the job's token
+    events.jsonl    what happened
+    logs/           what each worker printed
+    result.msgpack  the last status, written when the job ended in order (JSON knows no NaN)
 
 A master that was killed cannot tidy up, so a job counts as running only while the very process that wrote
 job.json lives.
@@ -26,7 +26,7 @@ from edl_allreduce.spec.words import did_you_mean
 
 ADDRESS = "job.json"
 EVENTS = "events.jsonl"
-RESULT = "result.json"
+RESULT = "result.msgpack"
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class LocalJobFiles:
     def result(self) -> JobStatus | None:
         """The last status of a job that ended in order."""
         try:
-            return msgspec.json.decode((self.directory / RESULT).read_bytes(), type=JobStatus)
+            return msgspec.msgpack.decode((self.directory / RESULT).read_bytes(), type=JobStatus)
         except (OSError, msgspec.DecodeError):
             return None
 
@@ -88,7 +88,7 @@ class LocalJobFiles:
         self._write(ADDRESS, msgspec.json.encode(address))
 
     def write_result(self, status: JobStatus) -> None:
-        self._write(RESULT, msgspec.json.encode(status))
+        self._write(RESULT, msgspec.msgpack.encode(status))
 
     def _write(self, name: str, content: bytes) -> None:
         temporary = self.directory / f".{name}"

@@ -131,6 +131,7 @@ class Job:
         self._stopping = ""
         self._step = 0
         self._total_steps = 0
+        self._loss = float("nan")
         self._fingerprint = ""
         self._exporter = ""
         self._finishers: list[str] = []
@@ -293,6 +294,8 @@ class Job:
             case messages.Pulse():
                 peer.pulse = peer.pulse.beat(message.activity, message.step, now)
                 peer.last = message
+                if message.loss == message.loss:  # not before the first step
+                    self._loss = message.loss
                 if message.generation == self._ring_generation():
                     self._step = message.step
             case messages.Ready():
@@ -574,7 +577,6 @@ class Job:
             for i, slot in self._slots.items()
             if i not in known
         ]
-        losses = [p.last.loss for p in self._peers.values() if p.last and p.last.loss == p.last.loss]
         usual = self._usual_step()
         rate = 1 / usual if usual and self._phase is Phase.TRAINING else 0.0
         return messages.JobStatus(
@@ -586,7 +588,7 @@ class Job:
             step=self._step,
             total_steps=self._total_steps,
             epoch=0.0,
-            loss=losses[-1] if losses else float("nan"),
+            loss=self._loss,
             records_per_second=rate * self.options.global_batch,
             steps_per_second=rate,
             waiting_for=self._waiting_for,

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from edl_allreduce.errors import MasterUnreachable
+from edl_allreduce.errors import MasterUnreachable, UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.rpc.server import CHANNEL_OPTIONS, SERVICE
 
@@ -66,6 +66,8 @@ def command(address: str, token: str, message: messages.Command, timeout: float 
         try:
             status: messages.JobStatus = call(message, metadata=_metadata(token), timeout=timeout)
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise UsageError(error.details()) from error
             raise MasterUnreachable(
                 f"no answer from the master at {address}: {error.code().name.lower()}, {error.details()}"
             ) from error

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from edl_allreduce.errors import EdlError
 from edl_allreduce.rpc import messages
 
 SERVICE = "edl.Master"
@@ -75,4 +76,8 @@ class MasterServer:
 
     async def _on_command(self, command: messages.Command, context: Any) -> messages.JobStatus:
         await self._authenticate(context)
-        return await self._answer(command)
+        try:
+            return await self._answer(command)
+        except EdlError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise  # not reached: abort raises

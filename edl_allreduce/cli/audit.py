@@ -1,0 +1,75 @@
+"""`elasticdl audit`: was every record used exactly once per epoch?"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import msgspec
+
+from edl_allreduce.cli.jobs import job_parser, meant
+from edl_allreduce.core.audit import Verdict
+from edl_allreduce.errors import UsageError
+from edl_allreduce.spec import parse_job
+
+ABOUT = """\
+Prove from what the workers wrote down (--audit_dir of the job) that every record was used exactly once per
+epoch, whatever happened to the workers. Exit code 1 when that is not so. The job must be over; after
+`elasticdl stop` its last epoch may be incomplete.
+
+  elasticdl audit --job_name=digits
+  elasticdl audit --audit_dir=audit --output=json
+"""
+
+CLEAN, NOT_CLEAN = 0, 1
+
+
+def main(argv: list[str]) -> int:
+    parser = job_parser("audit", "[--audit_dir=DIR] [--output=text|json]", ABOUT)
+    parser.add_argument(
+        "--audit_dir", metavar="DIR", default="", help="what the job was given as --audit_dir"
+    )
+    parser.add_argument(
+        "--output", choices=("text", "json"), default="text", help="text, or JSON for scripts"
+    )
+    arguments = parser.read(argv)
+    directory = arguments.audit_dir or _directory_of(arguments)
+    from edl_allreduce.worker.audit import audit
+
+    verdict = audit(directory)
+    if arguments.output == "json":
+        fields = dataclasses.asdict(verdict)
+        print(msgspec.json.encode({"clean": verdict.clean, **fields}).decode())
+    else:
+        print(_text(directory, verdict))
+    return CLEAN if verdict.clean else NOT_CLEAN
+
+
+def _directory_of(arguments: argparse.Namespace) -> str:
+    job = meant(arguments)
+    if job.running() is not None:
+        raise UsageError(f"job {job.name} still runs, and its workers still write; audit it when it is over.")
+    address = job.address()
+    assert address is not None, "a job is found by its address"
+    audit_dir = parse_job("worker", address.flags).spec.audit_dir
+    if not audit_dir:
+        raise UsageError(
+            f"job {job.name} was started without --audit_dir, so its workers wrote nothing down."
+        )
+    return str(Path(address.cwd) / audit_dir)
+
+
+def _text(directory: str, verdict: Verdict) -> str:
+    lines = [f"audit of {directory}: {'clean' if verdict.clean else 'NOT CLEAN'}"]
+    rows = {
+        "steps": f"{verdict.steps} in {verdict.generations} rings",
+        "records": f"{verdict.records} used, {verdict.bad_records} bad ones left out",
+        "epochs": f"{verdict.epochs} complete, every record exactly once in each"
+        if verdict.clean
+        else f"{verdict.epochs} complete",
+        "made again": f"{verdict.redone} steps that only lost workers had applied",
+    }
+    lines += [f"  {name:<11} {text}" for name, text in rows.items()]
+    lines += [f"  problem     {problem}" for problem in verdict.problems]
+    return "\n".join(lines)

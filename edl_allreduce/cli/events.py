@@ -1,0 +1,42 @@
+"""`elasticdl events`: what happened to a job, with reasons."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from edl_allreduce.cli.jobs import job_parser, meant, while_running
+from edl_allreduce.rpc.messages import EventRecord
+
+ABOUT = """\
+Show what happened to a job and why: workers that came and went, the rings they formed, pauses.
+
+  elasticdl events --job_name=digits
+  elasticdl events --job_name=digits --follow
+  elasticdl events --job_name=digits --output=json | jq 'select(.kind == "re-form")'
+"""
+
+
+def main(argv: list[str]) -> int:
+    parser = job_parser("events", "[--follow] [--output=text|json]", ABOUT)
+    parser.add_argument("--follow", action="store_true", help="stay until the job ends")
+    parser.add_argument(
+        "--output", choices=("text", "json"), default="text", help="text, or one JSON per line"
+    )
+    arguments = parser.read(argv)
+    job = meant(arguments)
+    seen = 0
+    for _ in while_running(job) if arguments.follow else [None]:
+        for event in job.events()[seen:]:
+            seen += 1
+            print(
+                _line(event) if arguments.output == "text" else msgspec.json.encode(event).decode(),
+                flush=True,
+            )
+    return 0
+
+
+def _line(event: EventRecord) -> str:
+    when = datetime.fromtimestamp(event.wall).strftime("%H:%M:%S.%f")[:-3]
+    return f"{when}  {event.kind:<8}  {event.text}"

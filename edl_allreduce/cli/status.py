@@ -1,0 +1,125 @@
+"""`elasticdl status`: all local jobs, or one with its workers."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from edl_allreduce.cli.jobs import ask, job_parser, while_running
+from edl_allreduce.cluster.registry import LocalJobFiles, find_job, known_jobs, running_address
+from edl_allreduce.errors import EdlError
+from edl_allreduce.rpc.messages import JobStatus
+
+ABOUT = """\
+Show the jobs of this machine, or one job: its ring, progress, workers and the last events.
+
+  elasticdl status
+  elasticdl status --job_name=digits
+  elasticdl status --job_name=digits --watch
+  elasticdl status --job_name=digits --output=json | jq .step
+"""
+
+
+def main(argv: list[str]) -> int:
+    parser = job_parser("status", "[--output=table|json] [--watch]", ABOUT)
+    parser.add_argument(
+        "--output", choices=("table", "json"), default="table", help="table, or JSON for scripts"
+    )
+    parser.add_argument("--watch", action="store_true", help="stay, and show every change until the job ends")
+    arguments = parser.read(argv)
+    one = arguments.job_name or arguments.job_dir or arguments.watch
+    if not one:
+        return _list(arguments.output)
+    job = find_job(arguments.job_name, arguments.job_dir)
+    if arguments.output == "json":
+        return _json(job, arguments.watch)
+    return watch(job) if arguments.watch else _show(job)
+
+
+def current(job: LocalJobFiles) -> JobStatus:
+    """From the master, or what it last said."""
+    if job.running() is None:
+        result = job.result()
+        if result is not None:
+            return result
+    try:
+        return ask(job)
+    except EdlError:
+        result = job.result()  # it may have ended in between
+        if result is None:
+            raise
+        return result
+
+
+def watch(job: LocalJobFiles) -> int:
+    """The live table, until the job ends."""
+    from edl_allreduce.master.display import render
+
+    running_address(job)
+    with Live(render(current(job)), console=Console(), auto_refresh=False) as live:
+        for _ in while_running(job):
+            live.update(render(current(job)), refresh=True)
+    return 0
+
+
+def _show(job: LocalJobFiles) -> int:
+    from edl_allreduce.master.display import render
+
+    status = current(job)
+    Console().print(render(status))
+    if status.reason:
+        print(f"{status.phase}: {status.reason}")
+    if status.path:
+        print(f"The trained model is in {status.path}")
+    return 0
+
+
+def _json(job: LocalJobFiles, stay: bool) -> int:
+    for _ in while_running(job) if stay else [None]:
+        print(msgspec.json.encode(current(job)).decode(), flush=True)
+    return 0
+
+
+def _list(output: str) -> int:
+    rows = [_row(job) for job in known_jobs()]
+    if output == "json":
+        print(msgspec.json.encode(rows).decode())
+        return 0
+    if not rows:
+        print("No local job is known. Start one with `elasticdl train`; see `elasticdl train --help`.")
+        return 0
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for column in ("job", "phase", "step", "of", "workers", "generation"):
+        table.add_column(column, justify="left" if column in ("job", "phase") else "right")
+    for row in rows:
+        total = str(row.total_steps or "?")
+        table.add_row(row.job_name, row.phase, str(row.step), total, str(row.workers), str(row.generation))
+    Console(file=sys.stdout).print(table)
+    return 0
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One job of the list."""
+
+    job_name: str
+    phase: str
+    step: int = 0
+    total_steps: int = 0
+    workers: int = 0
+    generation: int = 0
+    directory: str = ""
+
+
+def _row(job: LocalJobFiles) -> Row:
+    try:
+        status = current(job)
+    except EdlError:
+        return Row(job.name, "Lost", directory=str(job.directory))
+    ring = sum(worker.rank >= 0 for worker in status.workers)
+    return Row(
+        job.name, status.phase, status.step, status.total_steps, ring, status.generation, str(job.directory)
+    )

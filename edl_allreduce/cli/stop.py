@@ -1,0 +1,49 @@
+"""`elasticdl stop`: end a job at a step boundary."""
+
+from __future__ import annotations
+
+import os
+from threading import Event
+
+from edl_allreduce.cli.jobs import POLL_SECONDS, ask, job_parser, meant, while_running
+from edl_allreduce.cluster.registry import process_ticks, running_address
+from edl_allreduce.errors import JobFailed
+from edl_allreduce.rpc.messages import StopJob
+
+ABOUT = """\
+Stop a running job at a step boundary: every worker finishes its step, the model so far is written to
+--output, and all of them exit. Returns when that is done.
+
+  elasticdl stop --job_name=digits
+"""
+
+EXIT_SECONDS = 10.0
+
+
+def main(argv: list[str]) -> int:
+    job = meant(job_parser("stop", "", ABOUT).read(argv))
+    address = running_address(job)
+    ask(job, StopJob())
+    for _ in while_running(job):
+        pass
+    result = job.result()
+    if result is None:
+        raise JobFailed(
+            f"the master of {job.name} ended without a result; see {job.directory / 'master.log'}"
+        )
+    _wait_for_exit(address.pid, address.ticks)
+    print(f"{job.name}: {result.phase} after {result.step} steps.")
+    if result.path:
+        print(f"The model so far is in {result.path}")
+    return 0
+
+
+def _wait_for_exit(pid: int, ticks: int) -> None:
+    """So that a job of the same name may start at once."""
+    if pid == os.getpid():
+        return
+    pause = Event()
+    for _ in range(int(EXIT_SECONDS / POLL_SECONDS)):
+        if process_ticks(pid) != ticks:
+            return
+        pause.wait(POLL_SECONDS)
