@@ -178,9 +178,15 @@ class Engine:
                  plan.generation, plan.rank_of(self.control.seat.uid), plan.size, order.reason)  # fmt: skip
         if self._pause is None and not order.abort:
             self.control.wait_for_company(plan.generation)
+        # Records are read while the ring forms, from where this worker expects to go on.
+        expected = (self.step, self.position)
+        pipeline = self._open_pipeline(plan) if self.has_state else None
         try:
             self._enter(plan)
-            self._train(plan)
+            if pipeline is None or (self.step, self.position) != expected:
+                self._close(pipeline)
+                pipeline = self._open_pipeline(plan)
+            self._train(plan, pipeline)
         except RingBroken as error:
             if self._pause is None and self._last_step:
                 self._pause = _Pause(last_step=self._last_step, noticed=clock.now())
@@ -189,6 +195,19 @@ class Engine:
             )
             self.ring.leave()
             self.control.left(self.step, str(error))
+        finally:
+            self._close(pipeline)
+
+    def _open_pipeline(self, plan: Plan) -> Pipeline:
+        rank = plan.rank_of(self.control.seat.uid)
+        batch = self.settings.global_batch(plan.size)
+        return self.open_pipeline(
+            rank=rank, size=plan.size, step=self.step, position=self.position, global_batch=batch
+        )
+
+    def _close(self, pipeline: Pipeline | None) -> None:
+        if pipeline is not None:
+            pipeline.close()
 
     # ---------------------------------------------------------------------------------------- entering
 
@@ -258,25 +277,15 @@ class Engine:
 
     # ---------------------------------------------------------------------------------------- training
 
-    def _train(self, plan: Plan) -> None:
+    def _train(self, plan: Plan, pipeline: Pipeline) -> None:
         progress = self.control.progress
         progress.step, progress.position = self.step, self.position
-        pipeline = self.open_pipeline(
-            rank=self.ring.rank,
-            size=plan.size,
-            step=self.step,
-            position=self.position,
-            global_batch=self.settings.global_batch(plan.size),
-        )
-        try:
-            while not self.schedule.finished(self.step, self.position):
-                began = clock.now()
-                if self._one_step(plan, pipeline):
-                    return
-                self._durations.append(clock.now() - began)
-                progress.step_seconds = statistics.median(self._durations)
-        finally:
-            pipeline.close()
+        while not self.schedule.finished(self.step, self.position):
+            began = clock.now()
+            if self._one_step(plan, pipeline):
+                return
+            self._durations.append(clock.now() - began)
+            progress.step_seconds = statistics.median(self._durations)
         self._finish(stopped=False)
 
     def _one_step(self, plan: Plan, pipeline: Pipeline) -> bool:

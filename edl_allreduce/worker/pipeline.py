@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from queue import Empty, Full, Queue
+from queue import Full, Queue
 from typing import Any
 
 import tensorflow as tf
@@ -112,8 +112,7 @@ class Pipeline:
         self._allowed = bad_records_allowed
         self._queue: Queue[StepData | BaseException] = Queue(PREFETCH_STEPS)
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(step, position), name="reader", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, args=(step, position), name="reader", daemon=True).start()
 
     def take(self) -> StepData:
         """The next step's data; raises what the reader met."""
@@ -123,13 +122,8 @@ class Pipeline:
         return item
 
     def close(self) -> None:
+        """The reader ends by itself after the record at hand; nobody waits for it in a re-form."""
         self._closed.set()
-        while True:  # make room for a reader that waits to put
-            try:
-                self._queue.get_nowait()
-            except Empty:
-                break
-        self._thread.join()
 
     def _run(self, step: int, position: int) -> None:
         try:
