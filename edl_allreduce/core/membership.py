@@ -96,7 +96,7 @@ class Options:
     """Seconds for which arrivals are gathered into one re-form."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     recover_until: float = 0.0
-    """A restarted master forms no new ring before this time: the old one may still report. 0 if it is not."""
+    """A restarted master plans nothing before this time: the old ring may still report. 0: no restart."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,15 @@ class State:
             if m.standing is Standing.WAITING and not m.draining and m.seat.uid not in seated
         )
         return sorted(ready, key=lambda m: m.seat.worker_id)
+
+    def let_go(self) -> list[Member]:
+        """Workers that hold the model, were left out of the plan because they drain, and still live."""
+        seated = {seat.uid for seat in self.plan.members} if self.plan else set()
+        return [
+            m
+            for m in self.members.values()
+            if m.standing is Standing.WAITING and m.draining and m.has_state and m.seat.uid not in seated
+        ]
 
 
 # --------------------------------------------------------------------------------------------- events
@@ -452,8 +461,10 @@ def _decide(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
         finish = Finish(tuple(m.seat.uid for m in ring), max(m.step for m in ring))
         return replace(state, finished=True, waiting_for=""), (finish,)
     unheard = [m for m in ring if m.expected]
-    if unheard:  # one of them may know a newer plan
+    if unheard:
         return _wait(state, f"the master restarted; worker {_ids(unheard)} has not reported yet")
+    if now < state.options.recover_until:  # who reported first may be a straggler of an older ring
+        return _wait(state, "the master restarted and waits for a newer ring to report")
 
     inside = [m for m in ring if m.standing is Standing.RING]
     done = [m for m in ring if m.standing is Standing.DONE]
@@ -509,8 +520,8 @@ def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
         return _wait(state, f"{len(ready)} workers are ready, others may follow in a moment")
     lost = f" ({'; '.join(state.losses)})" if state.losses else ""
     reason = f"{len(ready)} workers are ready{lost}"
-    if not any(m.has_state for m in ready):  # one that was let go may still be there with the model
-        ready += [m for m in state.members.values() if m.standing is Standing.WAITING and m.has_state]
+    if not any(m.has_state for m in ready):
+        ready += state.let_go()
     return _publish(state, sorted(ready, key=lambda m: m.seat.worker_id), True, reason, now)
 
 
@@ -519,7 +530,10 @@ def _replace_ring(
 ) -> tuple[State, tuple[Action, ...]]:
     """The ring is no more: go on with the others, or hold them until the minimum is there again."""
     present = [m for m in ring if m.standing is not Standing.PREPARING]
-    seats = _seats(state, present + state.newcomers())
+    candidates = present + state.newcomers()
+    if not any(m.has_state for m in candidates):
+        candidates += state.let_go()
+    seats = _seats(state, candidates)
     minimum = max(1, state.options.minimum)
     if len(seats) >= minimum:
         return _publish(state, seats, True, "; ".join(state.losses) or "the ring broke", now)

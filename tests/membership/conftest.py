@@ -1,0 +1,6 @@
+"""Makes `simulated_world` importable for the tests beside it (pytest runs with --import-mode=importlib)."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
