@@ -78,10 +78,12 @@ class LoopbackStore:
         self._count()
         with self._changed:
             generation = self._generation
+            if generation == 0:
+                return GONE
             self._changed.wait_for(
                 lambda: key in self._keys or self._generation != generation, self._longest_wait
             )
-            if generation == 0 or self._generation != generation:
+            if self._generation != generation:
                 return GONE
             return self._keys.get(key, NOT_THERE)
 

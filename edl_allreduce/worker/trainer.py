@@ -7,6 +7,7 @@ functions are traced once and outlive every ring.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from edl_allreduce.errors import ModelError
 from edl_allreduce.worker.pipeline import MicroBatch
 from edl_allreduce.worker.ring import BROKEN, Ring, broken
 from edl_allreduce.worker.zoo import ModelDefinition
+
+log = logging.getLogger(__name__)
 
 SWITCH, STOP, DRAIN, WEIGHT, LOSS = range(5)
 """Slots of the control vector that rides with the gradients."""
@@ -134,6 +137,7 @@ class Trainer:
         )
 
     def _local_graph(self, features: Any, labels: Any, weight: Any, salt: Any) -> tuple[list[Any], Any]:
+        log.info("the step is traced")
         seeds = {id(v): tf.cast(tf.bitwise.bitwise_xor(s, salt), v.dtype)
                  for v, s in zip(self._seeds, self._seed_values, strict=True)}  # fmt: skip
         frozen = [seeds.get(id(v), v.value) for v in self.model.non_trainable_variables]

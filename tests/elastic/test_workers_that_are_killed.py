@@ -69,6 +69,7 @@ def test_a_newcomer_killed_while_it_prepares(start_job, nothing_was_lost):
     job.wait_for("ready", "worker 4")
     job.release()
     nothing_was_lost(job)
+    assert job.log(0).count("the step is traced") == 1, "three rings of two sizes, one trace"
     assert len([f for f in job.fired() if f["action"] == "kill"]) == 2
 
 
