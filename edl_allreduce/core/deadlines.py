@@ -30,6 +30,11 @@ class Deadlines:
         return self.failure_detection
 
     @property
+    def silent_import(self) -> float:
+        """While a worker imports native libraries its heartbeat may be held up, and nobody depends on it."""
+        return max(60.0, 6 * self.failure_detection)
+
+    @property
     def rejoin(self) -> float:
         """How long after a master's restart the members of the old ring may take to report."""
         return 2 * self.failure_detection

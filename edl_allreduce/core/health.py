@@ -53,20 +53,23 @@ class Verdict:
 def judge(pulses: Mapping[str, Pulse], now: float, deadlines: Deadlines, usual_step: float) -> list[Verdict]:
     """Name every worker that is silent, or for whose part of a step the others wait too long."""
     verdicts = []
-    somebody_waits = any(p.activity is Activity.REDUCING for p in pulses.values())
+    waiting = [p.begun for p in pulses.values() if p.activity is Activity.REDUCING]
     for uid, pulse in pulses.items():
         quiet = now - pulse.heard
-        if quiet > deadlines.silent:
+        preparing = pulse.activity is Activity.PREPARING
+        if quiet > (deadlines.silent_import if preparing else deadlines.silent):
             verdicts.append(
                 Verdict(uid, False, f"sent no heartbeat for {quiet:.1f} s (frozen, or its network is cut)")
             )
             continue
         busy = now - pulse.begun
-        limit = deadlines.stuck(usual_step, alone=not somebody_waits)
-        if pulse.activity is Activity.COMPUTING and busy > limit:
-            others = " while others wait" if somebody_waits else ""
+        # What counts is how long others have waited: a rank that all waited with is not the culprit.
+        awaited = now - max(pulse.begun, min(waiting)) if waiting else 0.0
+        stuck = awaited > deadlines.stuck(usual_step) or busy > deadlines.stuck(usual_step, alone=True)
+        if pulse.activity is Activity.COMPUTING and stuck:
+            others = f", and others wait for it since {awaited:.1f} s" if waiting else ""
             reason = f"has been in user code of step {pulse.step} for {busy:.1f} s{others}"
             verdicts.append(Verdict(uid, True, reason))
-        elif pulse.activity is Activity.PREPARING and busy > deadlines.prepare:
+        elif preparing and busy > deadlines.prepare:
             verdicts.append(Verdict(uid, True, f"has not finished its preparations after {busy:.1f} s"))
     return verdicts

@@ -24,7 +24,7 @@ from edl_allreduce.errors import RingBroken
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 64 * 1024 * 1024
-"""State is sent in parcels of this size: small variables share one, and a large model is never packed whole."""
+"""State is sent in parcels of this size: small variables share one, a large model is never packed whole."""
 
 
 class Ring(Protocol):
