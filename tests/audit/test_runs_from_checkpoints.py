@@ -1,0 +1,80 @@
+"""A job that comes back from a checkpoint makes some updates again; the audit tells that from a fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Start, judge
+from edl_allreduce.worker.audit import Diary, Manifest, audit, write_manifest
+
+DATASET = 40
+BATCH = 4
+PER_EPOCH = DATASET // BATCH
+
+
+def trained(generation: int, first: int, last: int, run: int = 0) -> list[Entry]:
+    """One worker alone in its ring, from update `first` to before `last`."""
+    entries: list[Entry] = [Begin(generation, first, 0, 1, run)]
+    for step in range(first, last):
+        epoch, at = divmod(step, PER_EPOCH)
+        entries += [
+            Fed(generation, step, epoch, list(range(at * BATCH, (at + 1) * BATCH))),
+            Applied(generation, step),
+        ]
+    return entries
+
+
+def test_updates_after_the_checkpoint_are_made_again():
+    workers = {"a": trained(1, 0, 14), "b": trained(1, 10, 20, run=1)}
+    verdict = judge(workers, dataset=DATASET, finished=True, starts={0: Start(), 1: Start(10, 40)})
+    assert verdict.clean, verdict
+    assert (verdict.steps, verdict.epochs, verdict.runs, verdict.set_back) == (20, 2, 2, 4)
+    assert "4 steps after a checkpoint were made again" in str(verdict)
+
+
+def test_the_same_generation_number_in_two_runs_is_no_contradiction():
+    workers = {"a": trained(1, 0, 5), "b": trained(1, 0, 20, run=1)}
+    assert judge(workers, dataset=DATASET, finished=True).clean
+
+
+def test_a_worker_that_is_set_back_within_a_run_lost_a_step():
+    verdict = judge({"a": [*trained(1, 0, 14), *trained(2, 10, 20)]}, dataset=DATASET, finished=True)
+    assert not verdict.clean
+    assert "was set back to 10" in verdict.problems[0]
+
+
+def test_a_gap_between_a_checkpoint_and_what_was_trained_is_found():
+    workers = {"a": trained(1, 0, 8), "b": trained(1, 10, 20, run=1)}
+    verdict = judge(workers, dataset=DATASET, finished=True, starts={0: Start(), 1: Start(10, 40)})
+    assert "begins after 10 updates, but only 8" in verdict.problems[0]
+
+
+@pytest.mark.parametrize("step", [3, 10, 13])
+def test_an_audit_that_begins_at_a_checkpoint_asks_only_for_the_rest_of_that_epoch(step):
+    starts = {0: Start(step, step * BATCH)}
+    assert judge({"a": trained(1, step, 20)}, dataset=DATASET, finished=True, starts=starts).clean
+    verdict = judge({"a": trained(1, step, 19)}, dataset=DATASET, finished=True, starts=starts)
+    assert "4 of 40 records were never used" in verdict.problems[0]
+
+
+def test_a_later_run_may_begin_before_the_first_one():
+    """The newest checkpoint turned out to be torn."""
+    workers = {"a": trained(1, 12, 14), "b": trained(1, 5, 20, run=1)}
+    verdict = judge(workers, dataset=DATASET, finished=True, starts={0: Start(12, 48), 1: Start(5, 20)})
+    assert verdict.clean, verdict
+    assert verdict.steps == 15
+
+
+def test_runs_get_numbers_of_their_own_on_disk(tmp_path):
+    first = Diary(str(tmp_path), 0, "a")
+    assert first.open_run(0, 0) == 0
+    for entry in trained(1, 0, 14):
+        first.write(entry)
+    second = Diary(str(tmp_path), 0, "b")
+    run = second.open_run(10, 40)
+    assert run == 1
+    for entry in trained(1, 10, 20, run):
+        second.write(entry)
+    write_manifest(str(tmp_path), Manifest(DATASET, finished=True))
+    verdict = audit(str(tmp_path))
+    assert verdict.clean and verdict.set_back == 4, verdict
