@@ -6,9 +6,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from edl_allreduce.data.files import DataFile
 from edl_allreduce.data.sharded import ShardedBytes
 from edl_allreduce.errors import DataError, SetupError
@@ -42,7 +39,7 @@ class ArrayRecordSource(ShardedBytes):
     def _offset(self, shard: int, local: int) -> None:
         return None
 
-    def _read_shard(self, shard: int, local: npt.NDArray[np.int64]) -> list[bytes]:
+    def _read_shard(self, shard: int, local: list[int]) -> list[bytes]:
         with self._locks[shard]:
             if not self._readers:
                 raise DataError(
@@ -50,9 +47,9 @@ class ArrayRecordSource(ShardedBytes):
                 )
             reader = self._readers[shard]
             try:
-                records: list[bytes] = reader.read(local.tolist())
+                records: list[bytes] = reader.read(local)
             except (RuntimeError, ValueError, OSError):
-                records = [self._read_one(reader, shard, number) for number in local.tolist()]
+                records = [self._read_one(reader, shard, number) for number in local]
         return records
 
     def _read_one(self, reader: Any, shard: int, local: int) -> bytes:

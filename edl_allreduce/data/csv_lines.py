@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from edl_allreduce.data.files import DataFile, coalesce, pread
+from edl_allreduce.data.files import DataFile, pread, read_spans
 from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
 from edl_allreduce.data.sharded import ShardedBytes
 from edl_allreduce.data.source import Metadata
@@ -186,20 +186,14 @@ class CsvSource(ShardedBytes):
         spans, tear = self._spans[shard], self._tears[shard]
         return int(spans[local, 0]) if local < len(spans) or tear is None else tear.offset
 
-    def _read_shard(self, shard: int, local: npt.NDArray[np.int64]) -> list[bytes]:
+    def _read_shard(self, shard: int, local: list[int]) -> list[bytes]:
         spans, tear = self._spans[shard], self._tears[shard]
-        if tear is not None and int(local[-1]) == len(spans):
+        if tear is not None and local[-1] == len(spans):
             raise self._bad(shard, len(spans), tear.reason)
-        starts, ends = spans[local, 0], spans[local, 1]
-        records: list[bytes] = []
+        starts, ends = spans[local].T.tolist()
         with self._pool.open(self._files[shard].path) as fd:
-            for first, last in coalesce(starts, ends):
-                base = int(starts[first])
-                data = pread(fd, int(ends[last - 1]) - base, base)
-                for at in range(first, last):
-                    line = data[int(starts[at]) - base : int(ends[at]) - base]
-                    records.append(self._check(shard, int(local[at]), line))
-        return records
+            lines = read_spans(fd, starts, ends)
+        return [self._check(shard, at, line) for at, line in zip(local, lines, strict=True)]
 
     def _check(self, shard: int, local: int, line: bytes) -> bytes:
         try:

@@ -6,15 +6,12 @@ import os
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
-
-import numpy as np
-import numpy.typing as npt
 
 from edl_allreduce.errors import DataError
 
@@ -107,22 +104,28 @@ def pread(fd: int, length: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def coalesce(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Cut byte ranges in ascending order into runs [first, last) that one read each shall serve."""
-    if starts.size == 0:
-        return []
-    breaks = np.flatnonzero(starts[1:] - ends[:-1] > MAX_GAP_BYTES) + 1
-    runs: list[tuple[int, int]] = []
-    for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), starts.size], strict=True):
-        while int(ends[last - 1] - starts[first]) > MAX_RUN_BYTES and last - first > 1:
-            # The first range always goes in, however long it is.
-            cut = max(first + 1, int(np.searchsorted(ends[:last], starts[first] + MAX_RUN_BYTES, "right")))
-            if cut >= last:
-                break
-            runs.append((first, cut))
-            first = cut
-        runs.append((first, last))
-    return runs
+def read_spans(fd: int, starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
+    """The bytes of each range [start, end), in ascending order; near ones come with one system call.
+
+    A range that the file no longer covers comes out shorter. Plain Python: shuffled reading asks for a
+    handful of ranges at a time, and setting up NumPy for so few would cost more than it saves.
+    """
+    found: list[bytes] = []
+    count = len(starts)
+    first = 0
+    while first < count:
+        base, stop = starts[first], ends[first]
+        last = first + 1
+        while last < count and starts[last] - stop <= MAX_GAP_BYTES and ends[last] - base <= MAX_RUN_BYTES:
+            stop = ends[last]
+            last += 1
+        data = pread(fd, stop - base, base)
+        if last == first + 1:
+            found.append(data)
+        else:
+            found += [data[starts[at] - base : ends[at] - base] for at in range(first, last)]
+        first = last
+    return found
 
 
 def cannot_read(path: Path, error: OSError) -> DataError:
@@ -133,10 +136,11 @@ def cannot_read(path: Path, error: OSError) -> DataError:
 
 
 class AtomicFile:
-    """A file that appears under its name only when it is whole."""
+    """A file that appears under its name only when it is whole. A durable one survives a power cut too."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
         self.path = Path(path)
+        self._durable = durable
         # The dot hides it from whoever lists the directory; pid and chance keep two writers apart.
         self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
         self.stream: BinaryIO = self._temporary.open("xb")
@@ -145,7 +149,8 @@ class AtomicFile:
         if self.stream.closed:
             return
         self.stream.flush()
-        os.fsync(self.stream.fileno())
+        if self._durable:
+            os.fsync(self.stream.fileno())
         self.stream.close()
         self._temporary.replace(self.path)
 

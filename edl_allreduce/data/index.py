@@ -128,7 +128,7 @@ def _store(place: Path, stamp: _Stamp, index: FileIndex) -> bool:
             writable = True
         if not writable:
             return False
-        with AtomicFile(place) as file:
+        with AtomicFile(place, durable=False) as file:  # what a power cut damages is noticed and built again
             file.stream.write(_MAGIC + json.dumps(header).encode() + b"\n" + payload)
     except OSError:
         return False  # A read-only place is no reason to stop: the next one is tried, or none is kept.

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_allreduce.data.cache import CACHE_BYTES, Cache
-from edl_allreduce.data.files import AtomicFile, DataFile, coalesce, pread
+from edl_allreduce.data.files import AtomicFile, DataFile, pread, read_spans
 from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
 from edl_allreduce.data.sharded import ShardedBytes
 from edl_allreduce.errors import DataError
@@ -54,6 +55,9 @@ _OFFSET, _CRC, _COMPRESSOR, _SIZE, _COUNT = range(5)
 _TORN = -1  # in the compressor's column: this row stands for the broken end of the file
 
 
+_Numbers = memoryview  # of int64 arrays: single numbers come out several times faster than from arrays
+
+
 class _Damaged(Exception):
     """Why a chunk or a record cannot be used; becomes a BadRecord that knows the place."""
 
@@ -63,8 +67,8 @@ class _Plain:
     """An unpacked chunk; record i is body[starts[i]:ends[i]]."""
 
     body: bytes
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
+    starts: _Numbers
+    ends: _Numbers
 
     @property
     def weight(self) -> int:
@@ -78,11 +82,11 @@ class _Places:
     frames carry their own."""
 
     snappy: bool
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-    skip: npt.NDArray[np.int64]
-    length: npt.NDArray[np.int64]
-    crc: npt.NDArray[np.int64]
+    starts: _Numbers
+    ends: _Numbers
+    skip: _Numbers
+    length: _Numbers
+    crc: _Numbers
 
     @property
     def weight(self) -> int:
@@ -127,21 +131,22 @@ class RecordIOSource(ShardedBytes):
     def _chunk_of(self, shard: int, local: int) -> int:
         return int(np.searchsorted(self._starts[shard], local, side="right")) - 1
 
-    def _read_shard(self, shard: int, local: npt.NDArray[np.int64]) -> list[bytes]:
-        starts = self._starts[shard]
-        cuts = np.searchsorted(local, starts)
+    def _read_shard(self, shard: int, local: list[int]) -> list[bytes]:
+        chunks = np.searchsorted(self._starts[shard], local, side="right") - 1
+        firsts = self._starts[shard][chunks].tolist()
         records: list[bytes] = []
         with self._pool.open(self._files[shard].path) as fd:
-            for number in np.flatnonzero(np.diff(cuts)).tolist():
-                rows = local[cuts[number] : cuts[number + 1]] - starts[number]
+            for number, group in groupby(chunks.tolist()):
+                begin = len(records)
+                wanted = slice(begin, begin + sum(1 for _ in group))
+                rows = [at - firsts[begin] for at in local[wanted]]
                 chunk = self._chunk(fd, shard, number)
                 if isinstance(chunk, _Broken):
-                    raise self._bad(shard, int(starts[number] + rows[0]), chunk.reason)
+                    raise self._bad(shard, local[begin], chunk.reason)
                 if isinstance(chunk, _Plain):
-                    spans = zip(chunk.starts[rows].tolist(), chunk.ends[rows].tolist(), strict=True)
-                    records += [chunk.body[start:end] for start, end in spans]
+                    records += [chunk.body[chunk.starts[row] : chunk.ends[row]] for row in rows]
                 else:
-                    records += self._read_places(fd, shard, chunk, rows, int(starts[number]))
+                    records += self._read_places(fd, shard, chunk, rows, firsts[begin])
         return records
 
     def _chunk(self, fd: int, shard: int, number: int) -> _Chunk:
@@ -155,33 +160,24 @@ class RecordIOSource(ShardedBytes):
         self._cache.put((shard, number), chunk)
         return chunk
 
-    def _read_places(
-        self, fd: int, shard: int, places: _Places, rows: npt.NDArray[np.int64], first_local: int
-    ) -> list[bytes]:
-        starts, ends = places.starts[rows], places.ends[rows]
-        skips, lengths, crcs = (
-            places.skip[rows].tolist(),
-            places.length[rows].tolist(),
-            places.crc[rows].tolist(),
-        )
+    def _read_places(self, fd: int, shard: int, places: _Places, rows: list[int], first: int) -> list[bytes]:
+        stored = read_spans(fd, [places.starts[row] for row in rows], [places.ends[row] for row in rows])
         records: list[bytes] = []
-        for first, last in coalesce(starts, ends):
-            base = int(starts[first])
-            data = pread(fd, int(ends[last - 1]) - base, base)
-            for at in range(first, last):
-                stored = data[int(starts[at]) - base : int(ends[at]) - base]
-                try:
-                    if places.snappy:
-                        record = _unsnap(_STREAM_ID + stored)[skips[at] : skips[at] + lengths[at]]
-                        sound = len(record) == lengths[at]
-                    else:
-                        record = stored
-                        sound = len(record) == lengths[at] and zlib.crc32(record) == crcs[at]
-                    if not sound:
-                        raise _Damaged("its bytes are not those that were there when the chunk was checked")
-                except _Damaged as damage:
-                    raise self._bad(shard, first_local + int(rows[at]), str(damage), base) from damage
-                records.append(record)
+        for row, data in zip(rows, stored, strict=True):
+            length = places.length[row]
+            try:
+                if places.snappy:
+                    skip = places.skip[row]
+                    record = _unsnap(_STREAM_ID + data)[skip : skip + length]
+                    sound = len(record) == length
+                else:
+                    record = data
+                    sound = len(record) == length and zlib.crc32(record) == places.crc[row]
+                if not sound:
+                    raise _Damaged("its bytes are not those that were there when the chunk was checked")
+            except _Damaged as damage:
+                raise self._bad(shard, first + row, str(damage), places.starts[row]) from damage
+            records.append(record)
         return records
 
 
@@ -203,7 +199,7 @@ def _load_chunk(fd: int, row: list[int], tear: Tear | None) -> _Chunk:
             crcs = [zlib.crc32(stored[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
             base = offset + _HEADER.size
             nothing = np.zeros_like(starts)
-            return _Places(
+            return _places(
                 False, starts + base, ends + base, nothing, ends - starts, np.array(crcs, np.int64)
             )
         case Compressor.GZIP:
@@ -211,7 +207,8 @@ def _load_chunk(fd: int, row: list[int], tear: Tear | None) -> _Chunk:
                 body = bytes(cramjam.gzip.decompress(stored))
             except cramjam.DecompressionError as error:
                 raise _Damaged(f"its gzip chunk cannot be unpacked ({error})") from error
-            return _Plain(body, *_spans(body, count))
+            starts, ends = _spans(body, count)
+            return _Plain(body, starts.data, ends.data)
         case Compressor.SNAPPY:
             starts, ends = _spans(_unsnap(stored), count)
             return _snappy_places(stored, offset + _HEADER.size, starts, ends)
@@ -257,7 +254,7 @@ def _snappy_places(
     frames, data = np.array(frame_at, np.int64), np.array(data_at, np.int64)
     first = np.searchsorted(data, starts, side="right") - 1
     last = np.searchsorted(data, ends, side="left")
-    return _Places(
+    return _places(
         True,
         frames[first] + base,
         frames[last] + base,
@@ -265,6 +262,10 @@ def _snappy_places(
         ends - starts,
         np.zeros_like(starts),
     )
+
+
+def _places(snappy: bool, *arrays: npt.NDArray[np.int64]) -> _Places:
+    return _Places(snappy, *(np.ascontiguousarray(array, np.int64).data for array in arrays))
 
 
 def _varint(data: bytes, at: int) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import groupby
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from edl_allreduce.data.files import DataFile, FilePool
 from edl_allreduce.data.source import Indices, Metadata, as_indices, fingerprint_of
@@ -44,13 +44,12 @@ class ShardedBytes(ABC):
         wanted = as_indices(indices, len(self))
         order = np.argsort(wanted, kind="stable")
         ascending = wanted[order]
-        cuts = np.searchsorted(ascending, self._first)
+        shards = np.searchsorted(self._first, ascending, side="right") - 1
+        local = (ascending - self._first[shards]).tolist()
         records: list[bytes] = []
-        for shard in np.flatnonzero(np.diff(cuts)).tolist():
-            local = ascending[cuts[shard] : cuts[shard + 1]] - self._first[shard]
-            records += self._read_shard(shard, local)
-        if len(records) < 2 or bool((np.diff(order) == 1).all()):
-            return records
+        for shard, group in groupby(shards.tolist()):
+            start = len(records)
+            records += self._read_shard(shard, local[start : start + sum(1 for _ in group)])
         restored: list[bytes] = [b""] * len(records)
         for place, record in zip(order.tolist(), records, strict=True):
             restored[place] = record
@@ -66,7 +65,7 @@ class ShardedBytes(ABC):
         self._pool.close()
 
     @abstractmethod
-    def _read_shard(self, shard: int, local: npt.NDArray[np.int64]) -> list[bytes]:
+    def _read_shard(self, shard: int, local: list[int]) -> list[bytes]:
         """Records of one file; ``local`` ascends and may repeat."""
 
     @abstractmethod

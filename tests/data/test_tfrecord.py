@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edl_allreduce.data import open_source, read_good
+from edl_allreduce.data import files, open_source, read_good
 from edl_allreduce.data import tfrecord as module
 from edl_allreduce.data.index import sidecar_path
 from edl_allreduce.data.tfrecord import TFRecordWriter, build_index
@@ -65,25 +65,25 @@ def test_neighbours_are_read_together_and_far_records_apart(tmp_path, monkeypatc
     path = write(tmp_path / "a.tfrecord", [bytes([i]) * 50_000 for i in range(100)])
     source = open_source(str(path))
     reads: list[int] = []
-    real = module.pread
+    real = files.pread
 
     def counting(fd: int, length: int, offset: int) -> bytes:
         reads.append(length)
         return real(fd, length, offset)
 
-    monkeypatch.setattr(module, "pread", counting)
+    monkeypatch.setattr(files, "pread", counting)
     assert [r[0] for r in source.read([7, 5, 6, 90, 5])] == [7, 5, 6, 90, 5]
     assert len(reads) == 2
 
 
 def test_reads_stay_bounded_when_everything_is_wanted(tmp_path, monkeypatch):
-    monkeypatch.setattr("edl_allreduce.data.files.MAX_RUN_BYTES", 1000)
+    monkeypatch.setattr(files, "MAX_RUN_BYTES", 1000)
     records = [bytes([i]) * (100 + 50 * i) for i in range(50)]
     source = open_source(str(write(tmp_path / "a.tfrecord", records)))
     lengths: list[int] = []
-    real = module.pread
+    real = files.pread
     monkeypatch.setattr(
-        module, "pread", lambda fd, length, offset: lengths.append(length) or real(fd, length, offset)
+        files, "pread", lambda fd, length, offset: lengths.append(length) or real(fd, length, offset)
     )
     assert source.read(range(50)) == records
     assert max(lengths) <= max(1000, len(records[-1]) + 16)
