@@ -68,7 +68,7 @@ MODULES = (
             },
         },
     ),
-    Module("coredns", "github.com/coredns/coredns", {"coredns": "github.com/coredns/coredns"}),
+    Module("coredns", "github.com/coredns/coredns", {"coredns": "kubelab/go/coredns"}),
     Module("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
     Module("tools", "tools", {"pause": "kubelab/go/tools/pause", "probe": "kubelab/go/tools/probe"}),
 )
@@ -88,10 +88,10 @@ def program(name: str) -> Path:
     return find(name) or _built(_module(name)) / name
 
 
-def ensure() -> None:
-    """Build all that is missing."""
+def ensure(*modules: str) -> None:
+    """Build what is missing of the given modules, or of all."""
     for module in MODULES:
-        if any(find(name) is None for name in module.programs):
+        if (not modules or module.name in modules) and any(find(name) is None for name in module.programs):
             _built(module)
 
 

@@ -56,7 +56,6 @@ def _parser() -> argparse.ArgumentParser:
 def _up(options: argparse.Namespace) -> None:
     seconds = stopwatch()
     tiers.require(tiers.Tier.CONTROL_PLANE if options.no_nodes else tiers.Tier.NODES)
-    binaries.ensure()
     state = State.load(places.run_directory(options.name))
     there = state is not None and state.ready
     names = [f"node-{chr(ord('a') + i)}" if i < 26 else f"node-{i}" for i in range(options.nodes)]

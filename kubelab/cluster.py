@@ -67,7 +67,9 @@ class Cluster:
         wait for it, and 40, as usual, with hollow ones only, because hundreds of them are slower to renew.
         """
         run = places.run_directory(name)
-        binaries.ensure()
+        # Not all: whoever wants no hollow nodes need not wait for KWOK, and the other way round.
+        more = ["coredns", "tools"] if kind is Kind.REAL else []
+        binaries.ensure("kubernetes", *more, *(["kwok"] if hollow else []))
         if kind is Kind.REAL:
             images.ensure_basic()
         with locked(_lock(run)):
@@ -396,6 +398,14 @@ class Cluster:
         return True
 
     # --- images ---
+
+    def has_image(self, image_id: str) -> bool:
+        """Whether all nodes have an image, by the id of its configuration (sha256:... or without)."""
+        wanted = image_id.removeprefix("sha256:")
+        return all(
+            wanted in node.machine.run("ctr", "-n", "k8s.io", "content", "ls", "-q")
+            for node in self.nodes.values()
+        )
 
     def load(self, archive: Path, name: str, content: str) -> None:
         """Load an image archive into the store and into the nodes that are up."""

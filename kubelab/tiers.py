@@ -129,7 +129,7 @@ def _nodes_obstacle() -> str:
         return f"packages are missing ({' '.join(install_command())}): {', '.join(packages)}"
     tests = (
         # One machine with everything a node's network needs, gone when the command ends.
-        "ip link add a type bridge && ip link add b type veth peer name c && nft add table bridge t",
+        "ip link add try0 type bridge && ip link add try1 type veth peer name try2 && nft add table bridge t",
         "mount -t tmpfs x /mnt && mkdir /mnt/u /mnt/w"
         " && mount -t overlay -o lowerdir=/etc,upperdir=/mnt/u,workdir=/mnt/w x /srv",
     )

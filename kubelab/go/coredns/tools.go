@@ -1,7 +1,0 @@
-// This file only names what is built, so that go.mod and go.sum pin it.
-
-//go:build tools
-
-package tools
-
-import _ "github.com/coredns/coredns"
