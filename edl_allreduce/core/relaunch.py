@@ -14,6 +14,8 @@ class Cause(Enum):
     """Asked to leave, and left in order. Somebody else takes its place unless the job shrinks."""
     DISRUPTED = "disrupted"
     """Preempted, evicted, deleted, killed from outside, or its node is gone."""
+    REJECTED = "rejected"
+    """Its node refused it after the scheduler had chosen that node."""
     SILENT = "silent"
     """Frozen or cut off: no heartbeat."""
     STUCK = "stuck"
@@ -49,13 +51,14 @@ class GiveUp:
 
 Decision = Relaunch | Leave | GiveUp
 
-FREE = frozenset({Cause.DRAINED, Cause.DISRUPTED, Cause.SILENT})
+FREE = frozenset({Cause.DRAINED, Cause.DISRUPTED, Cause.SILENT, Cause.REJECTED})
 """Not the job's fault: replaced at once, and not counted."""
 
 SENTENCE = {
     Cause.FINISHED: "finished",
     Cause.DRAINED: "was drained",
     Cause.DISRUPTED: "was disrupted",
+    Cause.REJECTED: "was rejected by its node",
     Cause.SILENT: "fell silent",
     Cause.STUCK: "was stuck",
     Cause.OUT_OF_MEMORY: "ran out of memory",
@@ -79,6 +82,7 @@ def decide(cause: Cause, *, failures: int, budget: int, running: int, wanted: in
     if running >= wanted:
         return Leave(f"{running} workers are enough for {wanted} wanted")
     if cause in FREE:
-        return Relaunch(0.0, f"a worker {SENTENCE[cause]}")
+        delay = FIRST_DELAY if cause is Cause.REJECTED else 0.0  # the node may refuse the next one as fast
+        return Relaunch(delay, f"a worker {SENTENCE[cause]}")
     delay = min(FIRST_DELAY * 2 ** min(failures, 16), LONGEST_DELAY)  # bounded: a float overflows at 2**1024
     return Relaunch(delay, f"a worker {SENTENCE[cause]}; failure {failures + 1} of {budget} allowed")

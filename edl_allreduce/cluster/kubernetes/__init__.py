@@ -1,0 +1,1 @@
+"""Jobs on Kubernetes. Only `api` imports the client; manifests are plain dicts."""

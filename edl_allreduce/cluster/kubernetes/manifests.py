@@ -1,0 +1,422 @@
+"""The job's objects as plain dicts: build the request first, send it elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from pathlib import PurePosixPath
+from typing import Any
+
+from edl_allreduce.cluster.kubernetes import names
+from edl_allreduce.cluster.kubernetes.names import Object, Replica
+from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.errors import UsageError
+from edl_allreduce.spec import JobSpec, to_argv
+from edl_allreduce.spec.job import DOCUMENTED_PORT, RestartPolicy
+from edl_allreduce.spec.params import (
+    Toleration,
+    parse_envs,
+    parse_node_selector,
+    parse_tolerations,
+    parse_worker_priority,
+)
+from edl_allreduce.spec.resources import effective_limit, parse_resources
+from edl_allreduce.spec.volumes import Claim, parse_volumes
+
+USER = 65532
+"""Of the processes in pods, whatever the image says: "restricted" wants anybody but root."""
+STATE_DIRECTORY = "/run/elasticdl"
+"""On the master: survives a restart of its container."""
+SPEC_DIRECTORY = "/cluster_spec"
+"""Where images of `elasticdl zoo init --cluster_spec` keep that file."""
+LEAST_GRACE = 30
+KILLED = 137
+LONGEST_NAME = 63
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What authenticates a job's master and its workers to each other."""
+
+    token: str
+    certificate: str
+    private_key: str
+
+
+# ------------------------------------------------------------------------------------------- submitting
+
+
+def job_objects(spec: JobSpec, credentials: Credentials, *, restart_killed: bool = False) -> list[Object]:
+    """All that is submitted: the master's pod first, because it owns the others."""
+    return [
+        master_pod(spec, restart_killed=restart_killed),
+        secret(spec, credentials),
+        master_service(spec),
+    ]
+
+
+def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
+    """`restart_killed`: the API server knows rules that restart a container after some exit codes."""
+    spec = for_master(spec)
+    name = names.master_name(spec.job_name)
+    volumes, mounts = _volumes(spec, name)
+    environment = {
+        **parse_envs(spec.envs),
+        names.SECRET: names.secret_name(spec.job_name),
+        names.MASTER_ADDR: f"{name}.{spec.namespace}.svc:{port_of(spec)}",
+    }
+    container = {
+        **_container(spec, name, spec.image_name),
+        "command": ["python", "-m", "edl_allreduce.master.main"],
+        "args": to_argv(spec, "master"),
+        "env": [
+            *_plain(environment),
+            *_about_the_pod(),
+            _from_secret(spec, names.TOKEN, "token"),
+            _from_secret(spec, names.CERTIFICATE, "tls.crt"),
+            _from_secret(spec, names.PRIVATE_KEY, "tls.key"),
+        ],
+        "ports": [{"name": "master", "containerPort": port_of(spec)}],
+        "resources": _resources(spec.master_resource_request, spec.master_resource_limit),
+        "volumeMounts": [*mounts, {"name": "state", "mountPath": STATE_DIRECTORY}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if restart_killed and spec.restart_policy is RestartPolicy.NEVER:
+        # The process was killed, not the job ended: the next one takes over.
+        killed = {"action": "Restart", "exitCodes": {"operator": "In", "values": [KILLED]}}
+        container |= {"restartPolicy": "Never", "restartPolicyRules": [killed]}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": spec.namespace,
+            "labels": {
+                **names.labels(spec.job_name, Replica.MASTER, 0),
+                names.STATUS_LABEL: "Pending",
+            },
+        },
+        "spec": {
+            **_pod_spec(spec, priority=spec.master_pod_priority),
+            "restartPolicy": spec.restart_policy.value,
+            **({"serviceAccountName": spec.service_account} if spec.service_account else {}),
+            "containers": [container],
+            "volumes": [*volumes, {"name": "state", "emptyDir": {}}],
+        },
+    }
+    return adapted(pod, spec, Replica.MASTER)
+
+
+def for_master(spec: JobSpec) -> JobSpec:
+    """The job as its master reads it: without what only the submitting command needs."""
+    cluster_spec = f"{SPEC_DIRECTORY}/{PurePosixPath(spec.cluster_spec).name}" if spec.cluster_spec else ""
+    return replace(
+        spec,
+        yaml="",
+        follow=False,
+        force_use_kube_config_file=False,
+        port=spec.port or DOCUMENTED_PORT,
+        cluster_spec=cluster_spec,
+    )
+
+
+def secret(spec: JobSpec, credentials: Credentials) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": names.secret_name(spec.job_name),
+            "namespace": spec.namespace,
+            "labels": names.labels(spec.job_name, Replica.MASTER, 0),
+        },
+        "type": "Opaque",
+        "stringData": {
+            "token": credentials.token,
+            "tls.crt": credentials.certificate,
+            "tls.key": credentials.private_key,
+        },
+    }
+
+
+def master_service(spec: JobSpec) -> Object:
+    """A name for the master that outlives its address."""
+    name = names.master_name(spec.job_name)
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": name,
+            "namespace": spec.namespace,
+            "labels": names.labels(spec.job_name, Replica.MASTER, 0),
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {names.JOB_LABEL: spec.job_name, names.TYPE_LABEL: Replica.MASTER.value},
+            "ports": [{"name": "master", "port": port_of(spec), "targetPort": port_of(spec)}],
+        },
+    }
+    parts = _json_parts(spec)
+    return _with_part(service, parts.get("service_spec", {}))
+
+
+def port_of(spec: JobSpec) -> int:
+    return spec.port or DOCUMENTED_PORT
+
+
+def owned(manifest: Object, owner: Object) -> Object:
+    """The object as one that goes when its owner does."""
+    metadata = owner["metadata"]
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
+    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference]}}
+
+
+# ---------------------------------------------------------------------------------------------- workers
+
+
+@dataclass(frozen=True)
+class WorkerOffice:
+    """What the master knows beyond the job's flags when it writes a worker's pod."""
+
+    master_addr: str
+    has_secret: bool = True
+    """The job's Secret exists; without one token and certificate are written into the pod."""
+    credentials: Credentials | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The master's own, for --populate_env_names."""
+
+
+def worker_pod(spec: JobSpec, worker_id: int, slot: int, office: WorkerOffice) -> Object:
+    """`slot`: which of the wanted workers this one is; it decides the priority."""
+    name = names.worker_name(spec.job_name, worker_id)
+    volumes, mounts = _volumes(spec, name)
+    environment = {
+        **populated(spec.populate_env_names, office.environment),
+        **parse_envs(spec.envs),
+        names.MASTER_ADDR: office.master_addr,
+        names.WORKER_ID: str(worker_id),
+        names.WORKER_NUM: str(spec.num_workers),
+    }
+    container = {
+        **_container(spec, name, spec.worker_image or spec.image_name),
+        **_work(spec, worker_id, office.master_addr),
+        "env": [*_plain(environment), *_about_the_pod(), *_trust(spec, office)],
+        "resources": _resources(spec.worker_resource_request, spec.worker_resource_limit),
+        "volumeMounts": mounts,
+    }
+    priority = parse_worker_priority(spec.worker_pod_priority).class_of(slot, spec.num_workers)
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": spec.namespace,
+            "labels": names.labels(spec.job_name, Replica.WORKER, worker_id),
+        },
+        "spec": {
+            **_pod_spec(spec, priority=priority),
+            "restartPolicy": "Never",  # the master replaces workers, under new ids
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": grace_seconds(spec),
+            **_placement(spec),
+            "containers": [container],
+            "volumes": volumes,
+        },
+    }
+    return adapted(pod, spec, Replica.WORKER)
+
+
+def grace_seconds(spec: JobSpec) -> int:
+    """Time to drain: to finish the step even when a peer falls silent in it, and hand over."""
+    return max(LEAST_GRACE, ceil(3 * Deadlines(spec.failure_detection_seconds).failure_detection))
+
+
+def populated(pattern: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables of the master that workers get: those whose whole name matches."""
+    if not pattern:
+        return {}
+    wanted = re.compile(pattern)
+    return {
+        name: value
+        for name, value in environment.items()
+        if wanted.fullmatch(name) and name not in names.OWN and name != names.SECRET
+    }
+
+
+def _work(spec: JobSpec, worker_id: int, master_addr: str) -> Object:
+    if spec.job_command:
+        return {"command": ["/bin/sh", "-c", spec.job_command]}
+    own = replace(for_master(spec), worker_id=worker_id, master_addr=master_addr, port=0)
+    return {"command": ["python", "-m", "edl_allreduce.worker.main"], "args": to_argv(own, "worker")}
+
+
+def _trust(spec: JobSpec, office: WorkerOffice) -> list[Object]:
+    if office.has_secret:
+        return [_from_secret(spec, names.TOKEN, "token"), _from_secret(spec, names.CERTIFICATE, "tls.crt")]
+    if office.credentials is None:
+        return []
+    return _plain(
+        {names.TOKEN: office.credentials.token, names.CERTIFICATE: office.credentials.certificate}, own=True
+    )
+
+
+def _placement(spec: JobSpec) -> Object:
+    tolerations = [_toleration(each) for each in parse_tolerations(spec.worker_tolerations)]
+    nodes = parse_node_selector(spec.worker_node_selector)
+    return {
+        **({"tolerations": tolerations} if tolerations else {}),
+        **({"nodeSelector": nodes} if nodes else {}),
+    }
+
+
+def _toleration(toleration: Toleration) -> Object:
+    value = {"operator": "Exists"} if toleration.value is None else {"value": toleration.value}
+    effect = {} if toleration.effect is None else {"effect": toleration.effect.value}
+    return {"key": toleration.key, **value, **effect}
+
+
+# ----------------------------------------------------------------------------------------------- shared
+
+
+def _pod_spec(spec: JobSpec, priority: str) -> Object:
+    return {
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "enableServiceLinks": False,
+        **({"priorityClassName": priority} if priority else {}),
+    }
+
+
+def _container(spec: JobSpec, name: str, image: str) -> Object:
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": spec.image_pull_policy.value,
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+
+
+def _resources(request: str, limit: str) -> Object:
+    return {"requests": parse_resources(request), "limits": effective_limit(request, limit)}
+
+
+def _volumes(spec: JobSpec, pod: str) -> tuple[list[Object], list[Object]]:
+    parsed = parse_volumes(spec.volume)
+    volumes: list[Object] = []
+    for number, source in enumerate(parsed.sources):
+        name = _volume_name(pod, number)
+        if isinstance(source, Claim):
+            volumes.append({"name": name, "persistentVolumeClaim": {"claimName": source.claim_name}})
+        else:
+            kind = {"type": source.type} if source.type else {}
+            volumes.append({"name": name, "hostPath": {"path": source.path, **kind}})
+    mounts = [
+        {
+            "name": _volume_name(pod, mount.volume),
+            "mountPath": mount.mount_path,
+            **({"subPath": mount.sub_path} if mount.sub_path else {}),
+        }
+        for mount in parsed.mounts
+    ]
+    return volumes, mounts
+
+
+def _volume_name(pod: str, number: int) -> str:
+    name = f"{pod}-volume-{number}"
+    return name if len(name) <= LONGEST_NAME else f"volume-{number}"
+
+
+def _plain(variables: Mapping[str, str], *, own: bool = False) -> list[Object]:
+    allowed = {names.MASTER_ADDR, names.WORKER_ID, names.WORKER_NUM}
+    return [
+        {"name": name, "value": value}
+        for name, value in variables.items()
+        if own or name in allowed or name not in names.OWN
+    ]
+
+
+def _about_the_pod() -> list[Object]:
+    fields = {
+        names.POD_IP: "status.podIP",
+        names.POD_NAME: "metadata.name",
+        names.POD_NAMESPACE: "metadata.namespace",
+    }
+    home = {"name": "HOME", "value": "/tmp"}  # the user of the pod has no entry in the image
+    return [
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": of}}} for name, of in fields.items()),
+        home,
+    ]
+
+
+def _from_secret(spec: JobSpec, name: str, key: str) -> Object:
+    reference = {"name": names.secret_name(spec.job_name), "key": key}
+    return {"name": name, "valueFrom": {"secretKeyRef": reference}}
+
+
+# ------------------------------------------------------------------------------------- the user's cluster
+
+
+def adapted(pod: Object, spec: JobSpec, replica: Replica) -> Object:
+    """The pod as --cluster_spec_json wants it: what holds for all pods, then for this kind."""
+    parts = _json_parts(spec)
+    for key in ("pod_spec", f"{replica.value}_pod_spec", f"{replica.value}_spec"):
+        pod = _with_part(pod, parts.get(key, {}))
+    return pod
+
+
+_PARTS = ("pod_spec", "service_spec", "master_pod_spec", "worker_pod_spec", "ps_pod_spec",
+          "master_spec", "worker_spec", "ps_spec")  # fmt: skip
+_KEYS = ("labels", "annotations", "affinity", "tolerations", "env")
+
+
+def _json_parts(spec: JobSpec) -> dict[str, Object]:
+    if not spec.cluster_spec_json:
+        return {}
+    try:
+        parts = json.loads(spec.cluster_spec_json)
+    except ValueError as error:
+        raise UsageError(f"--cluster_spec_json is not JSON: {error}") from error
+    if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
+        raise UsageError(f"--cluster_spec_json: expected an object of objects with keys {', '.join(_PARTS)}")
+    unknown = [key for key in parts if key not in _PARTS]
+    unknown += [f"{key}.{inner}" for key, part in parts.items() for inner in part if inner not in _KEYS]
+    if unknown:
+        raise UsageError(
+            f"--cluster_spec_json: unknown {', '.join(unknown)}; known are {', '.join(_PARTS)}, "
+            f"each with {', '.join(_KEYS)}"
+        )
+    return parts
+
+
+def _with_part(manifest: Object, part: Mapping[str, Any]) -> Object:
+    metadata, spec = dict(manifest["metadata"]), dict(manifest["spec"])
+    for key in ("labels", "annotations"):
+        if key in part:
+            metadata[key] = {**part[key], **metadata.get(key, {})} if key == "labels" else part[key]
+    if "affinity" in part:
+        spec["affinity"] = part["affinity"]
+    if "tolerations" in part:
+        spec["tolerations"] = [*spec.get("tolerations", []), *part["tolerations"]]
+    if "env" in part:
+        spec["containers"] = [_with_env(container, part["env"]) for container in spec["containers"]]
+    return {**manifest, "metadata": metadata, "spec": spec}
+
+
+def _with_env(container: Object, variables: Sequence[Object]) -> Object:
+    taken = {variable["name"] for variable in container["env"]}
+    extra = [variable for variable in variables if variable["name"] not in taken]
+    return {**container, "env": [*container["env"], *extra]}

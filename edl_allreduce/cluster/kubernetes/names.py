@@ -1,0 +1,80 @@
+"""Names, labels and paths of a job's objects: what people and scripts know ElasticDL by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+Object = dict[str, Any]
+
+JOB_LABEL = "elasticdl-job-name"
+TYPE_LABEL = "elasticdl-replica-type"
+INDEX_LABEL = "elasticdl-replica-index"
+STATUS_LABEL = "status"
+GENERATED_BY = "app.kubernetes.io/managed-by"
+
+# The environment of the pods. The first four are ElasticDL's.
+MASTER_ADDR = "MASTER_ADDR"
+WORKER_ID = "WORKER_ID"
+WORKER_NUM = "WORKER_NUM"
+POD_IP = "MY_POD_IP"
+POD_NAME = "MY_POD_NAME"
+POD_NAMESPACE = "MY_POD_NAMESPACE"
+TOKEN = "EDL_JOB_TOKEN"
+CERTIFICATE = "EDL_MASTER_CERTIFICATE"
+PRIVATE_KEY = "EDL_MASTER_KEY"
+SECRET = "EDL_JOB_SECRET"
+"""On the master: the Secret from which workers read the token."""
+
+OWN = frozenset(
+    {MASTER_ADDR, WORKER_ID, WORKER_NUM, POD_IP, POD_NAME, POD_NAMESPACE, TOKEN, CERTIFICATE, PRIVATE_KEY}
+)
+"""Variables that --envs and --populate_env_names cannot change."""
+
+
+class Replica(StrEnum):
+    """What a pod is in its job."""
+
+    MASTER = "master"
+    WORKER = "worker"
+
+
+def master_name(job_name: str) -> str:
+    """Of the pod, and of the Service in front of it."""
+    return f"elasticdl-{job_name}-master"
+
+
+def worker_name(job_name: str, worker_id: int) -> str:
+    return f"elasticdl-{job_name}-worker-{worker_id}"
+
+
+def secret_name(job_name: str) -> str:
+    return f"elasticdl-{job_name}"
+
+
+def labels(job_name: str, replica: Replica, index: int) -> dict[str, str]:
+    return {
+        "app": "elasticdl",
+        JOB_LABEL: job_name,
+        TYPE_LABEL: replica.value,
+        INDEX_LABEL: str(index),
+    }
+
+
+def selector(job_name: str, replica: Replica | None = None) -> str:
+    """A label selector for the job's objects."""
+    kind = f",{TYPE_LABEL}={replica.value}" if replica is not None else ""
+    return f"{JOB_LABEL}={job_name}{kind}"
+
+
+def worker_id_of(pod: Mapping[str, Any]) -> int | None:
+    """The id of a worker's pod, from its label; None for any other pod."""
+    found = pod["metadata"].get("labels", {})
+    index = found.get(INDEX_LABEL, "")
+    return int(index) if found.get(TYPE_LABEL) == Replica.WORKER and index.isdecimal() else None
+
+
+def path(kind: str, namespace: str, name: str = "") -> str:
+    """Where the API server keeps objects of the core group: pods, secrets, services…"""
+    return f"/api/v1/namespaces/{namespace}/{kind}" + (f"/{name}" if name else "")

@@ -1,0 +1,263 @@
+"""What is sent to the API server, as dicts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edl_allreduce.cluster.kubernetes import manifests
+from edl_allreduce.cluster.kubernetes.manifests import Credentials, WorkerOffice
+from edl_allreduce.errors import UsageError
+from edl_allreduce.spec import parse_job
+
+CREDENTIALS = Credentials("secret-token", "-----CERTIFICATE-----", "-----KEY-----")
+OFFICE = WorkerOffice("elasticdl-test-mnist-master.default.svc:50001")
+
+# The command line of the GKE tutorial, as written there.
+GKE = [
+    "--image_name=gcr.io/project/elasticdl:mnist",
+    "--model_zoo=model_zoo",
+    "--model_def=mnist_functional_api.mnist_functional_api.custom_model",
+    "--training_data=/data/mnist/train",
+    "--validation_data=/data/mnist/test",
+    "--num_epochs=5",
+    "--master_resource_request=cpu=2,memory=2048Mi",
+    "--master_resource_limit=cpu=2,memory=2048Mi",
+    "--master_pod_priority=high",
+    "--worker_resource_request=cpu=2,memory=2048Mi",
+    "--worker_resource_limit=cpu=2,memory=2048Mi",
+    "--worker_pod_priority=low",
+    "--ps_resource_request=cpu=2,memory=2048Mi",
+    "--ps_resource_limit=cpu=2,memory=2048Mi",
+    "--ps_pod_priority=high",
+    "--minibatch_size=64",
+    "--num_minibatches_per_task=64",
+    "--num_ps_pods=2",
+    "--num_workers=4",
+    "--evaluation_steps=200",
+    "--grads_to_wait=1",
+    "--job_name=test-mnist",
+    "--log_level=INFO",
+    "--image_pull_policy=Always",
+    "--volume=mount_path=/data,claim_name=fileserver-claim",
+    "--distribution_strategy=ParameterServerStrategy",
+]
+
+
+def spec_of(*more: str):
+    return parse_job("train", [*GKE, *more]).spec
+
+
+def worker(*more: str, worker_id: int = 0, slot: int = 0, office: WorkerOffice = OFFICE):
+    return manifests.worker_pod(spec_of(*more), worker_id, slot, office)
+
+
+def variables(pod) -> dict[str, str]:
+    return {v["name"]: v.get("value", v.get("valueFrom")) for v in pod["spec"]["containers"][0]["env"]}
+
+
+def test_the_gke_command_line_gives_a_master_pod():
+    pod, secret, service = manifests.job_objects(spec_of(), CREDENTIALS)
+    assert pod["metadata"]["name"] == "elasticdl-test-mnist-master"
+    assert pod["metadata"]["labels"] == {
+        "app": "elasticdl",
+        "elasticdl-job-name": "test-mnist",
+        "elasticdl-replica-type": "master",
+        "elasticdl-replica-index": "0",
+        "status": "Pending",
+    }
+    assert pod["spec"]["priorityClassName"] == "high"
+    assert pod["spec"]["restartPolicy"] == "Never"
+    (container,) = pod["spec"]["containers"]
+    assert container["name"] == "elasticdl-test-mnist-master"
+    assert container["image"] == "gcr.io/project/elasticdl:mnist"
+    assert container["imagePullPolicy"] == "Always"
+    assert container["command"] == ["python", "-m", "edl_allreduce.master.main"]
+    two = {"cpu": "2", "memory": "2048Mi"}
+    assert container["resources"] == {"requests": two, "limits": two}
+    assert container["ports"] == [{"name": "master", "containerPort": 50001}]
+    name = "elasticdl-test-mnist-master-volume-0"
+    assert {"name": name, "mountPath": "/data"} in container["volumeMounts"]
+    claim = {"name": name, "persistentVolumeClaim": {"claimName": "fileserver-claim"}}
+    assert claim in pod["spec"]["volumes"]
+    assert secret["stringData"]["token"] == "secret-token"
+    assert "secret-token" not in json.dumps([pod, service]), "the token is in the Secret alone"
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"]["elasticdl-replica-type"] == "master"
+
+
+def test_the_master_reads_the_same_job_from_its_arguments():
+    spec = spec_of("--yaml=out.yaml", "--follow", "--cluster_spec=./spec.py")
+    (container,) = manifests.master_pod(spec)["spec"]["containers"]
+    parsed = parse_job("master", container["args"])
+    assert parsed.spec == manifests.for_master(spec)
+    assert (parsed.spec.yaml, parsed.spec.follow) == ("", False)
+    assert parsed.spec.cluster_spec == "/cluster_spec/spec.py"
+    assert parsed.notices == ()
+
+
+def test_a_worker_pod_has_its_name_labels_and_environment():
+    pod = worker(worker_id=7)
+    assert pod["metadata"]["name"] == "elasticdl-test-mnist-worker-7"
+    assert pod["metadata"]["labels"] == {
+        "app": "elasticdl",
+        "elasticdl-job-name": "test-mnist",
+        "elasticdl-replica-type": "worker",
+        "elasticdl-replica-index": "7",
+    }
+    assert pod["spec"]["restartPolicy"] == "Never"
+    assert pod["spec"]["priorityClassName"] == "low"
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    given = variables(pod)
+    assert given["MASTER_ADDR"] == "elasticdl-test-mnist-master.default.svc:50001"
+    assert (given["WORKER_ID"], given["WORKER_NUM"]) == ("7", "4")
+    assert given["MY_POD_IP"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert given["EDL_JOB_TOKEN"] == {"secretKeyRef": {"name": "elasticdl-test-mnist", "key": "token"}}
+    (container,) = pod["spec"]["containers"]
+    assert container["command"] == ["python", "-m", "edl_allreduce.worker.main"], "it must be pid 1 itself"
+    spec = parse_job("worker", container["args"]).spec
+    assert (spec.worker_id, spec.master_addr) == (7, OFFICE.master_addr)
+
+
+def test_pods_pass_the_restricted_level():
+    for pod in (worker(), manifests.master_pod(spec_of())):
+        context = pod["spec"]["securityContext"]
+        assert context["runAsNonRoot"] and context["runAsUser"] != 0
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["spec"]["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_without_a_secret_the_credentials_are_in_the_pod():
+    office = WorkerOffice("10.0.0.1:50001", has_secret=False, credentials=CREDENTIALS)
+    given = variables(worker(office=office))
+    assert given["EDL_JOB_TOKEN"] == "secret-token"
+    assert given["EDL_MASTER_CERTIFICATE"] == "-----CERTIFICATE-----"
+    assert "-----KEY-----" not in json.dumps(worker(office=office)), "only the master has the key"
+
+
+def test_a_fraction_of_the_workers_is_high():
+    classes = [
+        worker("--worker_pod_priority=0.5", "--num_workers=10", worker_id=i, slot=i) for i in range(10)
+    ]
+    high = [i for i, pod in enumerate(classes) if pod["spec"]["priorityClassName"] == "high"]
+    assert high == [0, 1, 2, 8, 9]
+
+
+def test_spot_nodes_are_chosen_by_selector_and_toleration():
+    pod = worker(
+        "--worker_node_selector=cloud.google.com/gke-spot=true",
+        "--worker_tolerations=cloud.google.com/gke-spot=true:NoSchedule,old:NoExecute,any",
+    )
+    assert pod["spec"]["nodeSelector"] == {"cloud.google.com/gke-spot": "true"}
+    assert pod["spec"]["tolerations"] == [
+        {"key": "cloud.google.com/gke-spot", "value": "true", "effect": "NoSchedule"},
+        {"key": "old", "operator": "Exists", "effect": "NoExecute"},
+        {"key": "any", "operator": "Exists"},
+    ]
+    assert "tolerations" not in manifests.master_pod(spec_of("--worker_tolerations=any"))["spec"]
+
+
+def test_volumes_of_two_kinds_and_one_claim_mounted_twice():
+    pod = worker(
+        "--volume=claim_name=a,mount_path=/x,sub_path=s;claim_name=a,mount_path=/y;"
+        "host_path=/h,mount_path=/z,type=Directory"
+    )
+    name = "elasticdl-test-mnist-worker-0-volume-"
+    assert pod["spec"]["volumes"] == [
+        {"name": f"{name}0", "persistentVolumeClaim": {"claimName": "a"}},
+        {"name": f"{name}1", "hostPath": {"path": "/h", "type": "Directory"}},
+    ]
+    assert pod["spec"]["containers"][0]["volumeMounts"] == [
+        {"name": f"{name}0", "mountPath": "/x", "subPath": "s"},
+        {"name": f"{name}0", "mountPath": "/y"},
+        {"name": f"{name}1", "mountPath": "/z"},
+    ]
+
+
+def test_a_long_name_still_gives_valid_volume_names():
+    pod = worker("--job_name=" + "a" * 40, worker_id=123456)
+    assert all(len(volume["name"]) <= 63 for volume in pod["spec"]["volumes"])
+
+
+def test_environment_of_the_user_and_of_the_master():
+    office = WorkerOffice(
+        "m:1", environment={"AWS_REGION": "x", "AWS_KEY": "y", "OTHER": "z", "MY_POD_IP": "10.0.0.1"}
+    )
+    given = variables(
+        worker("--envs=A=1,B=2,3,AWS_KEY=mine", "--populate_env_names=AWS_.*|MY_.*", office=office)
+    )
+    assert (given["A"], given["B"], given["AWS_REGION"], given["AWS_KEY"]) == ("1", "2,3", "x", "mine")
+    assert "OTHER" not in given
+    assert given["MY_POD_IP"] == {"fieldRef": {"fieldPath": "status.podIP"}}, "not the master's address"
+
+
+def test_no_variable_is_given_twice():
+    given = [
+        v["name"]
+        for v in worker("--envs=MY_POD_IP=1,WORKER_ID=9,EDL_JOB_TOKEN=x")["spec"]["containers"][0]["env"]
+    ]
+    assert sorted(set(given)) == sorted(given)
+    assert variables(worker("--envs=WORKER_ID=9"))["WORKER_ID"] == "0"
+
+
+def test_a_cluster_spec_adapts_the_kinds_of_pods():
+    text = json.dumps(
+        {
+            "pod_spec": {
+                "labels": {"team": "ml", "app": "mine"},
+                "annotations": {"note": "all"},
+                "tolerations": [{"key": "gpu", "operator": "Exists"}],
+                "env": [{"name": "ALL", "value": "1"}],
+            },
+            "worker_pod_spec": {"affinity": {"nodeAffinity": {}}, "env": [{"name": "W", "value": "1"}]},
+            "service_spec": {"labels": {"team": "ml"}},
+        }
+    )
+    spec = spec_of(f"--cluster_spec_json={text}", "--worker_tolerations=spot")
+    pod = manifests.worker_pod(spec, 0, 0, OFFICE)
+    assert pod["metadata"]["labels"]["team"] == "ml"
+    assert pod["metadata"]["labels"]["app"] == "elasticdl", "labels that the master needs stay"
+    assert [t["key"] for t in pod["spec"]["tolerations"]] == ["spot", "gpu"]
+    assert {"ALL", "W"} <= variables(pod).keys()
+    assert pod["spec"]["affinity"] == {"nodeAffinity": {}}
+    master = manifests.master_pod(spec)
+    assert "affinity" not in master["spec"] and "W" not in variables(master)
+    assert manifests.master_service(spec)["metadata"]["labels"]["team"] == "ml"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"pods": {}}', '{"pod_spec": {"image": "x"}}'])
+def test_a_wrong_cluster_spec_is_named(text):
+    with pytest.raises(UsageError, match="--cluster_spec_json"):
+        worker(f"--cluster_spec_json={text}")
+
+
+def test_a_killed_master_is_restarted_where_the_cluster_can():
+    (container,) = manifests.master_pod(spec_of(), restart_killed=True)["spec"]["containers"]
+    assert container["restartPolicyRules"] == [
+        {"action": "Restart", "exitCodes": {"operator": "In", "values": [137]}}
+    ]
+    (container,) = manifests.master_pod(spec_of("--restart_policy=OnFailure"), restart_killed=True)["spec"][
+        "containers"
+    ]
+    assert "restartPolicyRules" not in container
+
+
+def test_the_grace_period_fits_the_drain():
+    assert worker()["spec"]["terminationGracePeriodSeconds"] == 30
+    pod = worker("--failure_detection_seconds=20.5")
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 62
+
+
+def test_a_script_of_the_users_own_runs_in_the_workers():
+    spec = parse_job("train", ["--job_name=mine", "--image_name=i", "--job_command=python my_train.py"]).spec
+    pod = manifests.worker_pod(spec, 0, 0, OFFICE)
+    assert pod["spec"]["containers"][0]["command"] == ["/bin/sh", "-c", "python my_train.py"]
+
+
+def test_what_is_owned_goes_with_its_owner():
+    owner = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "m", "uid": "u"}}
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": "m", "uid": "u"}
+    assert manifests.owned(worker(), owner)["metadata"]["ownerReferences"] == [reference]
