@@ -26,43 +26,59 @@ T = TypeVar("T")
 class RunningJob:
     """`elasticdl train …` in a directory of its own, with faults."""
 
-    def __init__(self, directory: Path, arguments: Sequence[str], faults: Sequence[Fault] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        arguments: Sequence[str],
+        faults: Sequence[Fault] = (),
+        *,
+        program: Sequence[str] = ("-m", "edl_allreduce.cli", "train"),
+        job_dir: Path | None = None,
+    ) -> None:
         self.directory = directory
+        self.job_dir = directory / "job" if job_dir is None else job_dir
         self.faults = directory / "faults"
         self.output = directory / "output"
         self._serial = 0
-        environment = {**os.environ, **fault_module.environment(list(faults), self.faults)}
+        self.environment = {**os.environ, **fault_module.environment(list(faults), self.faults)}
         command = [
-            sys.executable, "-m", "edl_allreduce.cli", "train",
-            f"--job_dir={directory / 'job'}",
+            sys.executable, *program,
+            f"--job_dir={self.job_dir}",
             f"--audit_dir={directory / 'audit'}",
             f"--output={self.output}",
             *arguments,
         ]  # fmt: skip
         with (directory / "stdout").open("wb") as out:
             self.process = subprocess.Popen(
-                command, stdout=out, stderr=out, env=environment, start_new_session=True
+                command, stdout=out, stderr=out, env=self.environment, start_new_session=True
             )
 
     def events(self) -> list[EventRecord]:
         """All that happened so far."""
-        path = self.directory / "job" / "events.jsonl"
+        path = self.job_dir / "events.jsonl"
         if not path.exists():
             return []
         lines = path.read_bytes().splitlines(keepends=True)
         return [msgspec.json.decode(line, type=EventRecord) for line in lines if line.endswith(b"\n")]
 
-    def wait_for(self, kind: str, text: str = "", timeout: float = 120.0) -> EventRecord:
-        """The next event of this kind whose text contains `text`, counted from the last one waited for."""
+    def wait_for(
+        self, kind: str, text: str = "", timeout: float = 120.0, *, again: bool = False
+    ) -> EventRecord:
+        """The next event of this kind whose text contains `text`, counted from the last one waited for.
+
+        `again`: any such event of the whole job will do, and does not count as the last one waited for.
+        """
+        since = 0 if again else self._serial
 
         def find() -> EventRecord | None:
             return next(
-                (e for e in self.events() if e.serial > self._serial and e.kind == kind and text in e.text),
+                (e for e in self.events() if e.serial > since and e.kind == kind and text in e.text),
                 None,
             )
 
         event = self._until(find, f"{kind}: …{text}…", timeout)
-        self._serial = event.serial
+        if not again:
+            self._serial = event.serial
         return event
 
     def wait_fired(self, count: int, timeout: float = 120.0) -> None:
@@ -100,7 +116,7 @@ class RunningJob:
         os.kill(self.pid(worker_id), number)
 
     def log(self, worker_id: int) -> str:
-        return (self.directory / "job" / "logs" / f"worker-{worker_id}.log").read_text(errors="replace")
+        return (self.job_dir / "logs" / f"worker-{worker_id}.log").read_text(errors="replace")
 
     def stdout(self) -> str:
         return (self.directory / "stdout").read_text(errors="replace")
@@ -127,14 +143,14 @@ class RunningJob:
     def story(self) -> str:
         """Everything that helps to understand a failed test."""
         parts = [f"--- {self.directory}", self.stdout()[-6000:]]
-        for path in sorted((self.directory / "job" / "logs").glob("*.log")):
+        for path in sorted((self.job_dir / "logs").glob("*.log")):
             parts += [f"--- {path.name}", path.read_text(errors="replace")[-3000:]]
         return "\n".join(parts)
 
     def end(self) -> None:
         """Leave nothing behind: master and workers, by their own pids."""
         pids = [self.process.pid] if self.process.poll() is None else []
-        logs = self.directory / "job" / "logs"
+        logs = self.job_dir / "logs"
         for path in sorted(logs.glob("worker-*.log")) if logs.exists() else []:
             worker_id = int(path.stem.split("-")[1])
             try:
