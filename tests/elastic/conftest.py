@@ -48,7 +48,7 @@ def start_job(tmp_path: Path, digits: Path) -> Iterator[StartJob]:
             "minibatch_size": MINIBATCH,
             "num_epochs": EPOCHS,
             "log_loss_steps": 10,
-            "failure_detection_seconds": 4,
+            "failure_detection_seconds": 5,
             "cool_down_seconds": 60,  # begin with all three, however slowly one starts
             **flags,
         }

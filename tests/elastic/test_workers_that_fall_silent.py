@@ -18,7 +18,7 @@ def test_a_frozen_rank_is_named_and_replaced(start_job, nothing_was_lost, rank):
 
 
 def test_a_rank_blocked_in_user_code_is_named_and_replaced(start_job, nothing_was_lost):
-    job = start_job(Fault("compute", "block", {"rank": 1, "step": 20}), failure_detection_seconds=1.5)
+    job = start_job(Fault("compute", "block", {"rank": 1, "step": 20}), failure_detection_seconds=3)
     event = job.wait_for("evict", "in user code of step 20")
     assert "worker 1 " in event.text
     nothing_was_lost(job)
