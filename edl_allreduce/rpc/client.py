@@ -10,13 +10,18 @@ import grpc
 
 from edl_allreduce.errors import MasterUnreachable, UsageError
 from edl_allreduce.rpc import messages
-from edl_allreduce.rpc.server import CHANNEL_OPTIONS, SERVICE
+from edl_allreduce.rpc.server import CHANNEL_OPTIONS, SERVICE, TLS_NAME
+
+REFUSED = "the job's token is missing or wrong. Pass the token of the job in EDL_JOB_TOKEN."
 
 
-def _channel(address: str) -> Any:
-    return grpc.insecure_channel(
-        address, options=[*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100)]
-    )
+def _channel(address: str, certificate: str) -> Any:
+    """With a certificate: encrypted, and only to the master that has its key."""
+    options = [*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100)]
+    if not certificate:
+        return grpc.insecure_channel(address, options=options)
+    named = [*options, ("grpc.ssl_target_name_override", TLS_NAME)]
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(certificate.encode()), options=named)
 
 
 def _metadata(token: str) -> list[tuple[str, str]]:
@@ -26,10 +31,10 @@ def _metadata(token: str) -> list[tuple[str, str]]:
 class WorkerStream:
     """One connection to the master. Iterate it for what the master says; it ends when the master is gone."""
 
-    def __init__(self, address: str, token: str, hello: messages.Hello) -> None:
+    def __init__(self, address: str, token: str, hello: messages.Hello, certificate: str = "") -> None:
         self._outbox: SimpleQueue[messages.FromWorker | None] = SimpleQueue()
         self._outbox.put(hello)
-        self._channel = _channel(address)
+        self._channel = _channel(address, certificate)
         attend = self._channel.stream_stream(
             f"/{SERVICE}/Attend", messages.encode, messages.decode_from_master
         )
@@ -51,23 +56,24 @@ class WorkerStream:
         except grpc.RpcError as error:
             status = error.code()
             if status is grpc.StatusCode.UNAUTHENTICATED:
-                raise MasterUnreachable(
-                    "the master refused this worker: the job's token is missing or wrong. "
-                    "Pass the token of the job in EDL_JOB_TOKEN."
-                ) from error
+                raise MasterUnreachable(f"the master refused this worker: {REFUSED}") from error
         finally:
             self._channel.close()
 
 
-def command(address: str, token: str, message: messages.Command, timeout: float = 10.0) -> messages.JobStatus:
+def command(
+    address: str, token: str, message: messages.Command, timeout: float = 10.0, certificate: str = ""
+) -> messages.JobStatus:
     """Send one command to a running master and return the job's status after it."""
-    with _channel(address) as channel:
+    with _channel(address, certificate) as channel:
         call = channel.unary_unary(f"/{SERVICE}/Command", messages.encode, messages.decode_status)
         try:
             status: messages.JobStatus = call(message, metadata=_metadata(token), timeout=timeout)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise UsageError(error.details()) from error
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise UsageError(f"the master at {address} refused: {REFUSED}") from error
             raise MasterUnreachable(
                 f"no answer from the master at {address}: {error.code().name.lower()}, {error.details()}"
             ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -13,6 +14,8 @@ from edl_allreduce.errors import EdlError
 from edl_allreduce.rpc import messages
 
 SERVICE = "edl.Master"
+TLS_NAME = "elasticdl-master"
+"""The name in every job's certificate: whoever has its key is the master, wherever it is."""
 MAX_MESSAGE = 64 * 1024 * 1024
 
 # A dead peer on another machine closes nothing; these make the transport notice by itself.
@@ -27,6 +30,14 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
 
 Attend = Callable[[AsyncIterator[messages.FromWorker], str], AsyncIterator[messages.FromMaster]]
 Answer = Callable[[messages.Command], Awaitable[messages.JobStatus]]
+
+
+@dataclass(frozen=True)
+class Tls:
+    """A job's own certificate and its key, as PEM."""
+
+    certificate: str
+    private_key: str
 
 
 class MasterServer:
@@ -48,16 +59,22 @@ class MasterServer:
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, tls: Tls | None = None) -> int:
         """Listen; port 0 takes a free one. Returns the port, or raises OSError when it is taken."""
         try:
-            bound: int = self._server.add_insecure_port(f"{host}:{port}")
+            bound: int = self._listen(f"{host}:{port}", tls)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {host}:{port}: {error}") from error
         if bound == 0:
             raise OSError(f"cannot listen on {host}:{port}; is the port taken?")
         await self._server.start()
         return bound
+
+    def _listen(self, address: str, tls: Tls | None) -> int:
+        if tls is None:
+            return int(self._server.add_insecure_port(address))
+        pair = [(tls.private_key.encode(), tls.certificate.encode())]
+        return int(self._server.add_secure_port(address, grpc.ssl_server_credentials(pair)))
 
     async def stop(self, grace: float) -> None:
         await self._server.stop(grace)

@@ -67,12 +67,20 @@ class Control:
     """Talks with the master."""
 
     def __init__(
-        self, address: str, token: str, seat: Seat, *, deadlines: Deadlines, master_grace: float
+        self,
+        address: str,
+        token: str,
+        seat: Seat,
+        *,
+        deadlines: Deadlines,
+        master_grace: float,
+        certificate: str = "",
     ) -> None:
         self.seat = seat
         self.progress = Progress()
         self._address = address
         self._token = token
+        self._certificate = certificate
         self._deadlines = deadlines
         self._grace = master_grace
         self.store = LoopbackStore(self._publish_key, longest_wait=deadlines.collective)
@@ -235,9 +243,9 @@ class Control:
         lost_at: float | None = None
         pause = threading.Event()
         while not self._closed:
-            stream = WorkerStream(self._address, self._token, self._hello())
+            stream = WorkerStream(self._address, self._token, self._hello(), self._certificate)
             self._stream = stream
-            if self._plan is None and self._ready is not None:
+            if self._ready is not None:  # also from a ring: a new master learns the job's length from it
                 stream.send(self._ready)
             if self._draining:
                 stream.send(messages.Draining())

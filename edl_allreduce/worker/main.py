@@ -1,4 +1,7 @@
-"""The worker process: `python -m edl_allreduce.worker.main --worker_id=N --master_addr=HOST:PORT …`."""
+"""The worker process: `python -m edl_allreduce.worker.main --worker_id=N --master_addr=HOST:PORT …`.
+
+A master starts it with all flags; a person may leave most of them to the master that is already there.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec, parse_job
 from edl_allreduce.testing import faults
 from edl_allreduce.worker import signals
+from edl_allreduce.worker.by_hand import complete, told_everything
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.network import address_towards, interface_of
 
 log = logging.getLogger("edl_allreduce.worker")
 
 TOKEN = "EDL_JOB_TOKEN"
+CERTIFICATE = "EDL_MASTER_CERTIFICATE"
+POD_IP = "MY_POD_IP"
 EXIT_INVALID = 3
 """The job cannot work as described; no other worker would do better."""
 EXIT_EVICTED = 4
@@ -35,15 +41,19 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Run one worker and end the process with what came of it."""
     signals.block()
     try:
-        parsed = parse_job("worker", sys.argv[1:] if argv is None else argv)
+        spec = read_flags(sys.argv[1:] if argv is None else argv)
     except EdlError as error:
         print(f"elasticdl worker: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    spec = parsed.spec
-    configure_logging(spec)
+    end(run(spec))
+
+
+def read_flags(argv: list[str]) -> JobSpec:
+    parsed = parse_job("worker", argv)
+    configure_logging(parsed.spec)
     for notice in parsed.notices:
         log.warning("%s", notice)
-    end(run(spec))
+    return parsed.spec if told_everything(parsed) else complete(parsed)
 
 
 def configure_logging(spec: JobSpec) -> None:
@@ -68,7 +78,7 @@ def run(spec: JobSpec) -> int:
     """Connect, prepare, train; returns the exit code."""
     assert spec.worker_id is not None
     uid = uuid.uuid4().hex[:12]
-    host = address_towards(spec.master_addr)
+    host = os.environ.get(POD_IP) or address_towards(spec.master_addr)
     seat = Seat(uid, spec.worker_id, host)
     control = Control(
         spec.master_addr,
@@ -76,6 +86,7 @@ def run(spec: JobSpec) -> int:
         seat,
         deadlines=Deadlines(spec.failure_detection_seconds),
         master_grace=spec.master_grace_seconds,
+        certificate=os.environ.get(CERTIFICATE, ""),
     )
 
     def drain() -> None:
