@@ -86,7 +86,7 @@ def route_pods(control: Machine, machines: dict[int, Machine]) -> None:
 
 def pull_cable(control: Machine, number: int) -> None:
     """Take the node's cable out, so that not even a closing packet of a dying process gets through."""
-    control.network("ip", "link", "set", port(number), "down")
+    control.network("ip", "link", "delete", port(number))
 
 
 def apply_cuts(control: Machine, cuts: Iterable[Cut]) -> None:

@@ -33,7 +33,7 @@ def test_pods_on_different_nodes_talk_through_a_service_name(cluster, namespace,
 
 
 def test_a_pod_reaches_the_api_server_with_its_own_token(cluster, namespace, start_pod):
-    start_pod("asks", "cat /var/run/secrets/kubernetes.io/serviceaccount/token; exec sleep 1000")
+    start_pod("asks", "cat /var/run/secrets/kubernetes.io/serviceaccount/token; echo", phase="Succeeded")
     token = eventually(lambda: cluster.logs(namespace, "asks"), "the pod prints its token")
     review = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -59,12 +59,11 @@ def test_a_container_s_process_can_be_signalled(cluster, namespace, start_pod):
 
 
 def test_a_pod_over_its_memory_limit_is_oom_killed(cluster, namespace, start_pod):
-    limits = {"resources": {"limits": {"memory": "64Mi"}}}
     pod = start_pod(
         "glutton",
-        "tail -c 200M /dev/zero | sleep 1000",
+        "exec tail -c 200000000 /dev/zero",  # keeps what it will print in memory
         phase="Failed",
-        container={"command": ["tail", "-c", "200M", "/dev/zero"], **limits},
+        container={"resources": {"limits": {"memory": "64Mi"}}},
     )
     ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
     assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
