@@ -15,7 +15,9 @@ from pathlib import Path
 import msgspec
 
 from edl_allreduce import clock
+from edl_allreduce.cluster.base import Cluster
 from edl_allreduce.cluster.local import LocalCluster
+from edl_allreduce.cluster.manual import ManualCluster
 from edl_allreduce.cluster.registry import EVENTS, Address, LocalJobFiles, process_ticks
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.errors import UsageError
@@ -27,6 +29,8 @@ from edl_allreduce.spec import JobSpec, job_directory, to_argv
 
 TOKEN = "EDL_JOB_TOKEN"
 INTERRUPTED = 130
+LOOPBACK = "127.0.0.1"
+ANY = "0.0.0.0"
 
 
 def run_local_job(spec: JobSpec, argv: list[str]) -> int:
@@ -52,8 +56,8 @@ class LocalJob:
         self.spec = spec
         self.directory = job_directory(spec)
         self._files = LocalJobFiles(self.directory)
-        self._flags = to_argv(spec, "worker")
-        self.token = secrets.token_hex(16)
+        self._flags = to_argv(dataclasses.replace(spec, bind=LOOPBACK, port=0), "worker")
+        self.token = os.environ.get(TOKEN) or secrets.token_hex(16)
         self._show = show
         self._interrupts = 0
         self.job: Job
@@ -68,14 +72,17 @@ class LocalJob:
 
     async def _run(self, events: int) -> Result:
         spec = self.spec
-        cluster = LocalCluster(self._worker_argv, self.directory / "logs", {TOKEN: self.token})
+        cluster = self._cluster()
 
         def on_event(event: EventRecord) -> None:
             os.write(events, event_line(event))
 
         self.job = Job(options_of(spec), cluster, on_event)
         server = MasterServer(self.token, self.job.attend, self._answer)
-        self.port = await server.start("127.0.0.1", spec.port)
+        try:
+            self.port = await server.start(spec.bind, spec.port)
+        except OSError as error:
+            raise UsageError(f"{error} Choose another with --port.") from error
         self._register()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -88,9 +95,18 @@ class LocalJob:
             self._files.write_result(self._described(self.job.status()))
             await server.stop(1.0)
 
+    def _cluster(self) -> Cluster:
+        if self.spec.num_workers == 0:
+            return ManualCluster()
+        return LocalCluster(self._worker_argv, self.directory / "logs", {TOKEN: self.token})
+
+    @property
+    def _address(self) -> str:
+        return f"{LOOPBACK if self.spec.bind == ANY else self.spec.bind}:{self.port}"
+
     def _worker_argv(self, worker_id: int) -> list[str]:
-        spec = dataclasses.replace(self.spec, worker_id=worker_id, master_addr=f"127.0.0.1:{self.port}")
-        return ["-m", "edl_allreduce.worker.main", *to_argv(spec, "worker")]
+        place = [f"--master_addr={self._address}", f"--worker_id={worker_id}"]
+        return ["-m", "edl_allreduce.worker.main", *self._flags, *place]
 
     def _interrupt(self) -> None:
         self._interrupts += 1
@@ -108,7 +124,7 @@ class LocalJob:
     def _register(self) -> None:
         address = Address(
             job_name=self.spec.job_name,
-            address=f"127.0.0.1:{self.port}",
+            address=self._address,
             token=self.token,
             pid=os.getpid(),
             ticks=process_ticks(os.getpid()),

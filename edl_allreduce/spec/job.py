@@ -134,6 +134,12 @@ class JobSpec:
         help="The function or class that makes the Keras model, as directory.file.name below --model_zoo: "
         "mnist.mnist_cnn.custom_model is custom_model in mnist/mnist_cnn.py.",
     )
+    model_params: str = flag(
+        "",
+        group=Group.MODEL,
+        metavar="'K=V; K=V'",
+        help="Keyword arguments of the function or class that --model_def names; Python literals or text.",
+    )
     feed: str = flag(
         "feed",
         group=Group.MODEL,
@@ -496,6 +502,14 @@ class JobSpec:
         minimum=0,
         default_for={Command.MASTER: DOCUMENTED_PORT},
         help="Port of the master. 0: any free one.",
+    )
+    bind: str = flag(
+        "127.0.0.1",
+        group=Group.BY_HAND,
+        metavar="HOST",
+        commands=frozenset({Command.MASTER}),
+        help="Address that the master listens on. 0.0.0.0: also for workers on other machines, which then "
+        "need the job's token in EDL_JOB_TOKEN.",
     )
     master_addr: str = flag(
         "",

@@ -140,7 +140,6 @@ LEGACY: Final[Mapping[str, LegacyFlag]] = {
         _retired("records_per_task", "", translate=_records_per_task),
         # Dropped.
         _retired("codec_type", "feed() of the model file receives the bytes of each record"),
-        _retired("model_params", "give the model function's parameters defaults in the model file", ""),
         _retired("evaluation_start_delay_secs", "evaluation is counted in steps, see --evaluation_steps"),
         _retired("evaluation_throttle_secs", "evaluation is counted in steps, see --evaluation_steps"),
         _retired("restart_delay_secs", "a lost worker is replaced at once, a crashed one with back-off"),

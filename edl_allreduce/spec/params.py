@@ -24,7 +24,7 @@ _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)")
 
 
 def parse_params(text: str) -> dict[str, str]:
-    """'a=1; b=2' of --aux_params and --data_reader_params. A value may contain '='."""
+    """'a=1; b=2' of --aux_params, --model_params and --data_reader_params. A value may contain '='."""
     result: dict[str, str] = {}
     for part in text.split(";"):
         if not part.strip():

@@ -39,6 +39,7 @@ _SYNTAX: Final[dict[str, Callable[[str], object]]] = {
     "master_pod_priority": check_class_name,
     "master_resource_limit": parse_resources,
     "master_resource_request": parse_resources,
+    "model_params": parse_params,
     "volume": parse_volumes,
     "worker_node_selector": parse_node_selector,
     "worker_pod_priority": parse_worker_priority,

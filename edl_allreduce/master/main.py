@@ -1,0 +1,37 @@
+"""A master by hand: `python -m edl_allreduce.master.main --job_name=NAME --num_workers=0 …`.
+
+With --num_workers=0 it starts no workers and serves those that people start, in any number and at any time.
+With more it starts them as `elasticdl train` does.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from edl_allreduce.errors import EdlError
+from edl_allreduce.master.local import run_local_job
+from edl_allreduce.spec import job_directory, parse_job, to_argv
+
+
+def main(argv: list[str] | None = None) -> int:
+    try:
+        parsed = parse_job("master", sys.argv[1:] if argv is None else argv)
+        spec = parsed.spec
+        for notice in parsed.notices:
+            print(f"notice: {notice}", file=sys.stderr)
+        if spec.num_workers == 0:
+            print(
+                f"Start workers, as many as you like and in the same directory:\n"
+                f"  python -m edl_allreduce.worker.main --worker_id=0 --master_addr=localhost:{spec.port}\n"
+                f"On other machines (--bind=0.0.0.0 here) they need EDL_JOB_TOKEN: the token is in "
+                f"{job_directory(spec) / 'job.json'}",
+                flush=True,
+            )
+        return run_local_job(spec, to_argv(spec, "master"))
+    except EdlError as error:
+        print(f"elasticdl master: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

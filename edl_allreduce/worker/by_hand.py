@@ -1,0 +1,68 @@
+"""What a worker that a person started was not told: the token, and the flags of the job, from its master."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+
+from edl_allreduce import clock
+from edl_allreduce.cluster.registry import token_for
+from edl_allreduce.errors import EdlError, MasterUnreachable, UsageError
+from edl_allreduce.rpc.client import command
+from edl_allreduce.rpc.messages import Ask, JobStatus
+from edl_allreduce.spec import JobSpec, ParsedJob, parse_job
+from edl_allreduce.worker.signals import TERMINATION
+
+log = logging.getLogger(__name__)
+
+TOKEN = "EDL_JOB_TOKEN"
+RETRY_SECONDS = 0.5
+ASK_SECONDS = 5.0
+
+
+class Interrupted(EdlError):
+    """Ctrl-C while the worker waited for its master."""
+
+    exit_code = 130
+
+
+def told_everything(parsed: ParsedJob) -> bool:
+    """A master that starts a worker gives it all flags and the token; a person gives what is needed."""
+    return bool(os.environ.get(TOKEN)) and "job_name" in parsed.given
+
+
+def complete(parsed: ParsedJob) -> JobSpec:
+    """The job of the master at --master_addr, with what this worker's own flags say instead."""
+    own = parsed.spec
+    if own.worker_id is None:
+        raise UsageError("--worker_id is missing: give each worker of the job a number of its own.")
+    status = _ask(own)
+    job = parse_job("worker", status.flags).spec
+    spec = dataclasses.replace(job, **{name: getattr(own, name) for name in parsed.given})
+    for flag in ("model_def", "training_data"):
+        if not getattr(spec, flag):
+            raise UsageError(f"--{flag} is missing: neither this worker nor its master was told.")
+    return spec
+
+
+def _ask(own: JobSpec) -> JobStatus:
+    """The worker may be quicker than its master: wait for it as long as for one that restarts."""
+    deadline = clock.now() + own.master_grace_seconds
+    told = False
+    while True:
+        token = os.environ.get(TOKEN) or token_for(own.master_addr, own.job_dir)
+        try:
+            status = command(own.master_addr, token, Ask(), timeout=ASK_SECONDS)
+        except MasterUnreachable as error:
+            if clock.now() > deadline:
+                raise
+            if not told:
+                log.info("waiting for the master: %s", error)
+                told = True
+            if signal.sigtimedwait(TERMINATION, RETRY_SECONDS) is not None:
+                raise Interrupted("interrupted before the master answered") from error
+        else:
+            os.environ[TOKEN] = token
+            return status
