@@ -67,7 +67,7 @@ def judge(pulses: Mapping[str, Pulse], now: float, deadlines: Deadlines, usual_s
         awaited = now - max(pulse.begun, min(waiting)) if waiting else 0.0
         stuck = awaited > deadlines.stuck(usual_step) or busy > deadlines.stuck(usual_step, alone=True)
         if pulse.activity is Activity.COMPUTING and stuck:
-            others = f", and others wait for it since {awaited:.1f} s" if waiting else ""
+            others = f", and others have waited for {awaited:.1f} s" if waiting else ""
             reason = f"has been in user code of step {pulse.step} for {busy:.1f} s{others}"
             verdicts.append(Verdict(uid, True, reason))
         elif preparing and busy > deadlines.prepare:

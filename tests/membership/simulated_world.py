@@ -1,4 +1,4 @@
-"""A master and workers without processes or network: the real machine, and workers that behave like real ones.
+"""A master and workers without processes or network: the real machine, and workers that act like real ones.
 
 Everything that can happen next is an *action*; who picks actions (Hypothesis, an exhaustive search, a fair
 scheduler) is not the world's business. Messages of one worker stay in order, those of different workers
@@ -8,7 +8,7 @@ overtake each other at will. After every event of the master all properties are 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from edl_allreduce.core import membership as m
@@ -32,7 +32,7 @@ class Doing(Enum):
 
 @dataclass(frozen=True)
 class Worker:
-    """What a real worker process knows; `has_state` and `step` are the truth, whatever the master believes."""
+    """What a real worker process knows. `has_state` and `step` are true, whatever the master believes."""
 
     seat: Seat
     life: Life = Life.UP
@@ -65,19 +65,17 @@ class Worker:
 Action = tuple[str, str]
 """A verb and a worker's uid (or "" for the master)."""
 
-FAULTS = frozenset({"kill", "freeze", "drain", "launch", "restart", "thaw", "tick", "long tick", "very long tick"})
-"""Actions that come from outside; all others are the course of things."""
-
 TICKS = {"tick": 1.1, "long tick": 61.0, "very long tick": 700.0}
 
 
 class World:
     """One job."""
 
-    def __init__(self, options: Options, *, steps: int = 2, largest: int = 5) -> None:
+    def __init__(self, options: Options, *, steps: int = 2, lockstep: bool = False) -> None:
         self.now = 1000.0
         self.steps = steps
-        self.largest = largest
+        self.lockstep = lockstep
+        """Fewer interleavings: orders are heard at once, and a ring agrees and steps as a whole."""
         self.options = options
         self.state = State(options)
         self.workers: dict[str, Worker] = {}
@@ -89,7 +87,7 @@ class World:
         self.faultless_since: float | None = None
         self.finished: m.Finish | None = None
         self.restarts = 0
-        self.story: list[str] = []
+        self._story: tuple[object, tuple[object, ...]] | None = None
 
     def clone(self) -> World:
         other = World.__new__(World)
@@ -98,8 +96,19 @@ class World:
         other.progress = dict(self.progress)
         other.roots = dict(self.roots)
         other.plans = dict(self.plans)
-        other.story = list(self.story)
         return other
+
+    def _note(self, *words: object) -> None:
+        self._story = (self._story, words)
+
+    @property
+    def story(self) -> str:
+        """What happened so far, for a human."""
+        lines, at = [], self._story
+        while at is not None:
+            at, words = at  # type: ignore[assignment]
+            lines.append(" ".join(map(str, words)))
+        return "\n".join(reversed(lines))
 
     # --------------------------------------------------------------------------------------- actions
 
@@ -132,7 +141,7 @@ class World:
                 yield "step"
 
     def do(self, verb: str, uid: str = "") -> None:
-        self.story.append(f"{verb} {uid}".strip())
+        self._note(verb, uid)
         if verb in TICKS:
             self.now += TICKS[verb]
             self._tell(m.Tick())
@@ -141,7 +150,15 @@ class World:
         elif verb == "restart":
             self._restart()
         else:
-            getattr(self, "_do_" + verb.replace(" ", "_"))(self.workers[uid])
+            method = getattr(self, "_do_" + verb.replace(" ", "_"))
+            ring = self.workers[uid].ring
+            whole = self.lockstep and verb in ("agree", "step") and ring is not None
+            for one in [seat.uid for seat in ring.members] if whole and ring else [uid]:
+                method(self.workers[one])
+        if self.lockstep:
+            for w in list(self.workers.values()):
+                while self.workers[w.uid].inbox and self.workers[w.uid].up:
+                    self._do_read(self.workers[w.uid])
 
     def _launch(self) -> None:
         number = len(self.workers)
@@ -269,7 +286,7 @@ class World:
         self._put(dead, m.Lost(w.uid, "is gone"))
 
     def _put(self, w: Worker, *sent: m.Event) -> None:
-        self.workers[w.uid] = replace(w, outbox=w.outbox + sent) if w.connected else w
+        self.workers[w.uid] = replace(w, outbox=w.outbox + sent) if sent and w.connected else w
 
     # ------------------------------------------------------------------------------- how rings behave
 
@@ -329,10 +346,11 @@ class World:
         before = self.state
         self.state, actions = m.handle(before, event, self.now)
         if not isinstance(event, m.Tick) or actions:
-            self.story.append(f"    {self.now:.1f} {event}")
-        self.story += [f"        => {action}" for action in actions]
+            self._note("   ", self.now, event)
+        for action in actions:
+            self._note("        =>", action)
         if self.state.waiting_for != before.waiting_for:
-            self.story.append(f"        .. {self.state.waiting_for}")
+            self._note("        ..", self.state.waiting_for)
         m.validate(self.state)
         for action in actions:
             match action:
@@ -385,7 +403,7 @@ class World:
             old = {seat.uid for seat in before.plan.members}
             assert old != seated, "a needless plan"
             told = getattr(event, "uid", "")
-            assert all(x.joined or x.seat.uid == told for x in before.alive()), "nobody joined the last plan yet"
+            assert all(x.joined or x.seat.uid == told for x in before.alive()), "the last plan is not joined yet"
             assert any(known[uid].has_state and not known[uid].draining for uid in seated) or any(
                 known[uid].draining for uid in seated
             )
@@ -402,14 +420,14 @@ class World:
     def _check_eviction(self, uid: str, reason: str) -> None:
         w, since = self.workers[uid], self.faultless_since
         behaves = w.up and since is not None and self.now > since
-        stray = "ring" in reason and "generation" in reason or "given up" in reason
+        stray = "of generation" in reason or "given up" in reason
         assert not behaves or stray, f"{uid} did nothing wrong: {reason}"
 
     def settle(self) -> None:
-        """No more faults: everybody behaves and time goes on. Then the job ends, or says what it waits for."""
+        """No more faults: all behave and time goes on. Then the job ends, or says what it waits for."""
         self.faultless_since = self.now
         plans = len(self.plans)
-        self.story.append("-- no more faults")
+        self._note("-- no more faults")
         quiet = 0
         while self.finished is None and quiet < 60:
             quiet += 1
@@ -439,8 +457,10 @@ class World:
             return None if since is None else round(self.now - since, 1)
 
         members = tuple(
-            replace(x, since=age(x.since) or 0.0) for _, x in sorted(state.members.items())
-        )
+            (uid, age(x.since), x.standing, x.generation, x.has_state, x.step, x.entered, x.joined,
+             x.draining, x.expected)
+            for uid, x in sorted(state.members.items())
+        )  # fmt: skip
         return (
             tuple(self.workers.values()),
             members,

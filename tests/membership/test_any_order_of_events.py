@@ -78,7 +78,7 @@ class AnyOrder(RuleBasedStateMachine):
             try:
                 self.world.settle()
             except AssertionError:
-                print("\n".join(self.world.story))
+                print(self.world.story)
                 raise
 
 
