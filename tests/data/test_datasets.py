@@ -64,6 +64,7 @@ def test_copies_of_keras_are_found(mnist_files, tmp_path, monkeypatch):
         (idx(np.zeros((2, 3, 3)))[:-1], "promises"),
         (gzip.compress(idx(np.zeros((2, 3, 3))))[:-9], "cannot be decompressed"),
     ],
+    ids=["empty", "other-dimensions", "short", "short-gzip"],
 )
 def test_damaged_original_files_are_named(tmp_path, data, message):
     (tmp_path / "x").write_bytes(data)
