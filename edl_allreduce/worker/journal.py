@@ -14,6 +14,8 @@ class Journal(msgspec.Struct, frozen=True):
     """What it found."""
     callbacks: dict[str, dict[str, float]] = {}
     """The memory of callbacks that have one, by their place in the list."""
+    halted: str = ""
+    """Why training is over before its last epoch."""
 
 
 encode = msgspec.json.Encoder().encode

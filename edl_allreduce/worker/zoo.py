@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from edl_allreduce.errors import ModelError
 from edl_allreduce.spec import JobSpec
-from edl_allreduce.spec.params import split_model_def
+from edl_allreduce.spec.params import parse_params, split_model_def
+from edl_allreduce.worker import compat
 
 
-class Mode(StrEnum):
-    """What records are fed for; `feed` gets one of these."""
+class Mode(str, Enum):
+    """What records are fed for; `feed` gets one of these. They compare equal to their plain strings."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -34,6 +37,11 @@ class ModelDefinition:
     loss: Callable[..., Any]
     optimizer: Callable[[], Any]
     feed: Callable[..., Any]
+    """Called with (dataset, mode, metadata), whatever the file's own function takes."""
+    eval_metrics: Callable[[], Any] | None = None
+    callbacks: Callable[[], Any] | None = None
+    data_reader: Callable[..., Any] | None = None
+    outputs_processor: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -42,41 +50,100 @@ class _Part:
 
     flag: str
     signature: str
-    arguments: int
+    arguments: tuple[int, ...]
+    """Numbers of arguments that fit, the preferred one first."""
+    required: bool = True
+    older_name: str = ""
 
 
 CONTRACT = {
-    "loss": _Part("--loss", "loss(labels, predictions)", 2),
-    "optimizer": _Part("--optimizer", "optimizer()", 0),
-    "feed": _Part("--feed", "feed(dataset, mode, metadata)", 3),
+    "loss": _Part("--loss", "loss(labels, predictions)", (2,)),
+    "optimizer": _Part("--optimizer", "optimizer()", (0,)),
+    "feed": _Part("--feed", "feed(dataset, mode, metadata)", (3, 2), older_name="dataset_fn"),
+    "eval_metrics_fn": _Part("--eval_metrics_fn", "eval_metrics_fn()", (0,), required=False),
+    "callbacks": _Part("--callbacks", "callbacks()", (0,), required=False),
+    "custom_data_reader": _Part(
+        "--custom_data_reader", "custom_data_reader(data_origin, **kwargs)", (1,), required=False
+    ),
+    "prediction_outputs_processor": _Part(
+        "--prediction_outputs_processor", "PredictionOutputsProcessor()", (0,), required=False
+    ),
 }
 
 
 def load_definition(spec: JobSpec) -> ModelDefinition:
     """Import the model file that --model_def names and check it against the contract."""
+    compat.install()
     relative, name = split_model_def(spec.model_def)
     zoo = Path(spec.model_zoo or ".").resolve()
-    module = _import(zoo, zoo / relative)
-    model = _find(module, name, "--model_def", f"{name}() that returns a Keras model")
-    parts = {
-        key: _checked(_resolve(zoo, module, getattr(spec, key), part), part, module)
-        for key, part in CONTRACT.items()
-    }
-    return ModelDefinition(Path(str(module.__file__)), model, **parts)
+    module = _import(zoo, zoo / relative, "--model_def")
+    model = _find(module, name, "--model_def", f"{name}(), a function or a class, that gives a Keras model")
+    found = {key: _part(zoo, module, getattr(spec, key), part) for key, part in CONTRACT.items()}
+    return ModelDefinition(
+        path=Path(str(module.__file__)),
+        model=_with_params(model, spec.model_params, module),
+        loss=found["loss"],
+        optimizer=found["optimizer"],
+        feed=_three_arguments(found["feed"]),
+        eval_metrics=found["eval_metrics_fn"],
+        callbacks=found["callbacks"],
+        data_reader=found["custom_data_reader"],
+        outputs_processor=found["prediction_outputs_processor"],
+    )
 
 
-def _resolve(zoo: Path, module: ModuleType, name: str, part: _Part) -> Any:
+def _part(zoo: Path, module: ModuleType, name: str, part: _Part) -> Any:
+    """The function, checked; None when it is optional and absent under its usual name."""
     if "." in name:
-        relative, symbol = split_model_def(name)
-        return _find(_import(zoo, zoo / relative), symbol, part.flag, part.signature)
-    return _find(module, name, part.flag, part.signature)
+        relative, name = split_model_def(name)
+        module = _import(zoo, zoo / relative, part.flag)
+    elif part.older_name and not hasattr(module, name) and hasattr(module, part.older_name):
+        name = part.older_name
+    usual = part.signature.partition("(")[0]
+    if not part.required and name == usual and not hasattr(module, name):
+        return None
+    return _checked(_find(module, name, part.flag, part.signature), part, module)
 
 
-def _import(zoo: Path, path: Path) -> ModuleType:
+def _with_params(model: Callable[..., Any], text: str, module: ModuleType) -> Callable[[], Any]:
+    """--model_params become keyword arguments; what reads as a Python literal is one."""
+    params = {name: _literal(value) for name, value in parse_params(text).items()}
+    try:
+        inspect.signature(model).bind(**params)
+    except ValueError:
+        pass  # builtins do not tell
+    except TypeError as error:
+        given = f" with --model_params={text!r}" if text else " without arguments"
+        raise ModelError(
+            f"{module.__file__}: {_described(model)} does not fit: it is called{given} ({error}). "
+            "Give its parameters defaults, or name them in --model_params='a=1; b=2'."
+        ) from error
+    if not params:
+        return model
+    called = functools.partial(model, **params)
+    functools.update_wrapper(called, model, updated=())
+    return called
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _three_arguments(feed: Callable[..., Any]) -> Callable[..., Any]:
+    """Older files take (dataset, mode)."""
+    if _binds(feed, 3):
+        return feed
+    return lambda dataset, mode, metadata: feed(dataset, mode)
+
+
+def _import(zoo: Path, path: Path, flag: str) -> ModuleType:
     if not path.is_file():
         there = ", ".join(sorted(p.name for p in path.parent.glob("*.py"))) or "no Python file"
         raise ModelError(
-            f"--model_def names {path}, which does not exist; {path.parent} holds {there}. "
+            f"{flag} names {path}, which does not exist; {path.parent} holds {there}. "
             "Write it as directory.file.function below --model_zoo."
         )
     name = ".".join(path.relative_to(zoo).with_suffix("").parts)
@@ -100,28 +167,36 @@ def _import(zoo: Path, path: Path) -> ModuleType:
 def _find(module: ModuleType, name: str, flag: str, expected: str) -> Any:
     found = getattr(module, name, None)
     if not callable(found):
-        offers = ", ".join(
+        own = [
             n
             for n, v in vars(module).items()
             if callable(v) and getattr(v, "__module__", "") == module.__name__
-        )
+        ]
         raise ModelError(
             f"{module.__file__} has no function {name} ({flag}); expected {expected}. "
-            f"It offers: {offers or 'none'}."
+            f"It offers: {', '.join(own) or 'none'}."
         )
     return found
 
 
 def _checked(function: Any, part: _Part, module: ModuleType) -> Any:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return function  # builtins do not tell
-    try:
-        signature.bind(*[None] * part.arguments)
-    except TypeError as error:
+    if not any(_binds(function, count) for count in part.arguments):
         raise ModelError(
-            f"{module.__file__}: {function.__name__}{signature} does not fit; "
+            f"{module.__file__}: {_described(function)} does not fit {part.flag}; "
             f"it is called as {part.signature}."
-        ) from error
+        )
     return function
+
+
+def _binds(function: Any, count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # builtins do not tell
+    return True
+
+
+def _described(function: Any) -> str:
+    return f"{getattr(function, '__name__', function)}{inspect.signature(function)}"

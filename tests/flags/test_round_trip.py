@@ -24,6 +24,7 @@ texts = {
     "job_command": st.just(""),
     "image_name": words.filter(bool),
     "namespace": st.sampled_from(["default", "team-a"]),
+    "model_params": st.sampled_from(["", "a=1; b=x=y"]),
     "data_reader_params": st.sampled_from(["", "a=1; b=x=y"]),
     "aux_params": st.sampled_from(["", "disable_relaunch=true"]),
     "master_resource_request": st.sampled_from(["", "cpu=100m", "cpu=2,memory=1Gi"]),
