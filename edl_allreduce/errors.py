@@ -8,6 +8,9 @@ EdlError
 │   └── BadRecord       one record is corrupt: file, offset and index known
 ├── CheckpointError     a checkpoint is torn, corrupt or of another format   exit 1
 ├── SetupError          something is missing on this machine                 exit 1
+├── ClusterError        Kubernetes did not do what was asked                 exit 1
+│   ├── ClusterUnreachable  nobody answers there
+│   └── ApiRefused      the API server said no: status, reason and words known
 ├── RingBroken          a collective failed; the ring must re-form
 └── MasterUnreachable   nobody answers at the master's address
 """
@@ -55,6 +58,24 @@ class CheckpointError(EdlError):
 
 class SetupError(EdlError):
     """Something is missing on this machine; the message names the cure."""
+
+
+class ClusterError(EdlError):
+    """Kubernetes did not do what was asked."""
+
+
+class ClusterUnreachable(ClusterError):
+    """Nobody answers at the API server's address, or not in time."""
+
+
+class ApiRefused(ClusterError):
+    """The API server answered with an error."""
+
+    def __init__(self, message: str, *, status: int, reason: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after
 
 
 class RingBroken(EdlError):

@@ -35,6 +35,9 @@ class Cluster(Protocol):
     def identity(self, worker_id: int) -> int:
         """The pid, where there is one; 0 otherwise."""
 
+    def condition(self, worker_id: int) -> str:
+        """Why a worker does not run yet, in the cluster's own words; empty when there is nothing to say."""
+
     def last_words(self, worker_id: int) -> str:
         """The end of its log."""
 

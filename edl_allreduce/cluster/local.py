@@ -75,6 +75,9 @@ class LocalCluster:
         process = self._processes.get(worker_id)
         return process.pid if process is not None else 0
 
+    def condition(self, worker_id: int) -> str:
+        return ""
+
     def last_words(self, worker_id: int) -> str:
         try:
             with self.log_path(worker_id).open("rb") as log:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import statistics
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -161,6 +161,14 @@ class Job:
                 task.cancel()
             await self._cluster.close()
         return Result(self._phase, self._reason, self._step, self._path, self._reforms, self._reasons)
+
+    def adopt(self, worker_ids: Iterable[int], next_id: int, wanted: int) -> None:
+        """Take over the workers of an earlier master of this job; call before `run`."""
+        for worker_id in worker_ids:
+            self._slots[worker_id] = _Slot(clock.now())
+        self._next_id = max(self._next_id, next_id)
+        self._wanted = wanted
+        self._handle(membership.Wanted(wanted))
 
     def stop(self, reason: str) -> None:
         """Stop at the next step boundary."""
@@ -544,6 +552,10 @@ class Job:
         times = [p.last.step_seconds for p in self._peers.values() if p.last and p.last.step_seconds]
         return statistics.median(times) if times else 0.0
 
+    def note(self, kind: str, text: str) -> None:
+        """Something that the cluster wants people to know."""
+        self._tell(kind, text)
+
     def _tell(self, kind: str, text: str) -> None:
         self._serial += 1
         event = messages.EventRecord(self._serial, clock.wall(), kind, text)
@@ -573,7 +585,9 @@ class Job:
             )
         known = {w.worker_id for w in workers}
         workers += [
-            messages.WorkerStatus(i, "", "starting", -1, "", 0, self._cluster.identity(i), slot.draining)
+            messages.WorkerStatus(
+                i, "", "starting", -1, self._cluster.condition(i), 0, self._cluster.identity(i), slot.draining
+            )
             for i, slot in self._slots.items()
             if i not in known
         ]

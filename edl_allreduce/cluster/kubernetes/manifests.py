@@ -220,6 +220,7 @@ def worker_pod(spec: JobSpec, worker_id: int, slot: int, office: WorkerOffice) -
             "name": name,
             "namespace": spec.namespace,
             "labels": names.labels(spec.job_name, Replica.WORKER, worker_id),
+            "annotations": {names.SLOT: str(slot)},
         },
         "spec": {
             **_pod_spec(spec, priority=priority),
@@ -406,7 +407,7 @@ def _with_part(manifest: Object, part: Mapping[str, Any]) -> Object:
     metadata, spec = dict(manifest["metadata"]), dict(manifest["spec"])
     for key in ("labels", "annotations"):
         if key in part:
-            metadata[key] = {**part[key], **metadata.get(key, {})} if key == "labels" else part[key]
+            metadata[key] = {**part[key], **metadata.get(key, {})}
     if "affinity" in part:
         spec["affinity"] = part["affinity"]
     if "tolerations" in part:

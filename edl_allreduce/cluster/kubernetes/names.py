@@ -12,7 +12,8 @@ JOB_LABEL = "elasticdl-job-name"
 TYPE_LABEL = "elasticdl-replica-type"
 INDEX_LABEL = "elasticdl-replica-index"
 STATUS_LABEL = "status"
-GENERATED_BY = "app.kubernetes.io/managed-by"
+SLOT = "elasticdl-slot"
+"""Annotation of a worker's pod: which of the wanted workers it is."""
 
 # The environment of the pods. The first four are ElasticDL's.
 MASTER_ADDR = "MASTER_ADDR"

@@ -1,0 +1,353 @@
+"""Workers as pods. One asyncio loop owns all state; the blocking client works in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from edl_allreduce import clock
+from edl_allreduce.cluster.base import Ended
+from edl_allreduce.cluster.kubernetes import names
+from edl_allreduce.cluster.kubernetes.api import adapted_by_file
+from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice, owned, worker_pod
+from edl_allreduce.cluster.kubernetes.names import Object, Replica
+from edl_allreduce.cluster.kubernetes.watching import Changed, Listed, Lister, Removed, Seen, Watcher
+from edl_allreduce.core import pod_causes
+from edl_allreduce.core.pod_causes import Coming, Leaving, Over, Running
+from edl_allreduce.core.relaunch import Cause
+from edl_allreduce.errors import ApiRefused, ClusterError
+from edl_allreduce.spec import JobSpec
+
+log = logging.getLogger(__name__)
+
+PARALLEL = 8
+"""Requests at the same time, and …"""
+PER_SECOND = 40.0
+"""… how many are begun per second: a job of a thousand workers must not take the API server for itself."""
+FIRST_DELAY = 0.5
+LONGEST_DELAY = 15.0
+BROKEN_SECONDS = 60.0
+"""How long an image may be missing before a job of which no worker ever ran is given up."""
+OVERDUE_SECONDS = 15.0
+"""How long after its time a leaving pod is waited for: then its node is gone. Clocks differ."""
+TAIL_LINES = 40
+
+RBAC_CURE = "kubectl apply -n {namespace} -f manifests/elasticdl-rbac.yaml"
+
+T = TypeVar("T")
+
+
+class PodApi(Lister, Protocol):
+    """The part of the API that is needed here."""
+
+    def create(self, path: str, manifest: Object, **query: str | int) -> Object: ...
+
+    def delete(self, path: str, grace: int | None = None, uid: str = "") -> bool: ...
+
+    def text(self, path: str, **query: str | int) -> str: ...
+
+    def may(self, namespace: str, verb: str, resource: str) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an earlier master of this job left."""
+
+    living: tuple[int, ...]
+    next_id: int
+
+
+class Pace:
+    """Lets so many in at a time, and so many per second."""
+
+    def __init__(self, parallel: int, per_second: float) -> None:
+        self._room = asyncio.Semaphore(parallel)
+        self._interval = 1 / per_second
+        self._next = 0.0
+
+    async def __aenter__(self) -> None:
+        await self._room.acquire()
+        now = clock.now()
+        start, self._next = max(now, self._next), max(now, self._next) + self._interval
+        if start > now:
+            await asyncio.sleep(start - now)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._room.release()
+
+
+class KubernetesCluster:
+    """The worker pods of one job."""
+
+    def __init__(self, spec: JobSpec, api: PodApi, office: WorkerOffice, owner: Object) -> None:
+        self._spec = spec
+        self._api = api
+        self._office = office
+        self._owner = owner
+        self._pods: dict[int, Object] = {}
+        """As last seen; also those that are over."""
+        self._since: dict[int, float] = {}
+        """When this master learnt that the pod exists: a list that was asked for earlier may miss it."""
+        self._slots: dict[int, int] = {}
+        self._over: set[int] = set()
+        self._unwanted: set[int] = set()
+        """Asked to end before the pod was made."""
+        self._launching: set[int] = set()
+        self._conditions: dict[int, str] = {}
+        self._any_ran = False
+        self._ends: asyncio.Queue[Ended] = asyncio.Queue()
+        self._listed = asyncio.Event()
+        self._closed = False
+        self._watcher: Watcher | None = None
+        self._threads = ThreadPoolExecutor(PARALLEL, thread_name_prefix="kubernetes")
+        self._effects: set[asyncio.Task[None]] = set()
+        self._pace = Pace(PARALLEL, PER_SECOND)
+        self.tell: Callable[[str, str], None] = lambda kind, text: log.info("%s: %s", kind, text)
+        self.on_launch: Callable[[int], None] = lambda worker_id: None
+        """Called before a pod is made, so that its id is never used again."""
+
+    # ---------------------------------------------------------------------------------------- life cycle
+
+    async def start(self) -> Found:
+        """Find what is there and follow it from now on."""
+        loop = asyncio.get_running_loop()
+
+        def deliver(seen: Seen) -> None:
+            loop.call_soon_threadsafe(self._hear, seen)
+
+        path = names.path("pods", self._spec.namespace)
+        chosen = names.selector(self._spec.job_name, Replica.WORKER)
+        self._watcher = Watcher(self._api, path, chosen, deliver)
+        # A daemon: a watch waits for the server, and the process must not wait for the watch.
+        threading.Thread(target=self._watcher.run, name="watch", daemon=True).start()
+        await self._listed.wait()
+        living = tuple(sorted(i for i in self._pods if i not in self._over))
+        return Found(living, max(self._pods, default=-1) + 1)
+
+    async def close(self) -> None:
+        """End what is left; pods that ended by themselves stay for their logs."""
+        self._closed = True
+        living = [i for i in self._pods if i not in self._over]
+        await asyncio.gather(*(self._delete(i, None) for i in living))
+        if self._watcher is not None:
+            self._watcher.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def next_end(self) -> Ended:
+        return await self._ends.get()
+
+    # ------------------------------------------------------------------------------------------- launching
+
+    async def launch(self, worker_id: int) -> None:
+        """Make the pod; while the API server does not let us, try again and say why."""
+        self.on_launch(worker_id)
+        self._launching.add(worker_id)
+        slot = self._free_slot()
+        self._slots[worker_id] = slot
+        manifest = owned(worker_pod(self._spec, worker_id, slot, self._office), self._owner)
+        if self._spec.cluster_spec:
+            manifest = adapted_by_file(self._spec.cluster_spec, manifest)
+        delay = FIRST_DELAY
+        while not self._closed and worker_id not in self._unwanted:
+            try:
+                pod = await self._create(worker_id, manifest)
+            except ClusterError as error:
+                if await self._is_hopeless(worker_id, error):
+                    return
+                self._describe(worker_id, f"cannot be made: {error}")
+                await asyncio.sleep(max(delay, getattr(error, "retry_after", 0.0)))
+                delay = min(2 * delay, LONGEST_DELAY)
+            else:
+                self._made(worker_id, pod)
+                return
+        self._end(worker_id, Over(Cause.DISRUPTED, "was not needed any more"))
+
+    async def _create(self, worker_id: int, manifest: Object) -> Object:
+        path = names.path("pods", self._spec.namespace)
+        try:
+            return await self._call(partial(self._api.create, path, manifest))
+        except ApiRefused as error:
+            if error.status != 409 or error.reason != "AlreadyExists":
+                raise
+            # An earlier request may have succeeded although its answer was lost.
+            name = names.worker_name(self._spec.job_name, worker_id)
+            return await self._call(partial(self._api.get, names.path("pods", self._spec.namespace, name)))
+
+    def _made(self, worker_id: int, pod: Object) -> None:
+        self._launching.discard(worker_id)
+        if not self._is_ours(pod):
+            name = pod["metadata"]["name"]
+            self._end(worker_id, Over(Cause.DISRUPTED, f"found its name taken: {name} is another job's pod"))
+            return
+        self._since.setdefault(worker_id, clock.now())
+        self._pods.setdefault(worker_id, pod)
+        if worker_id in self._unwanted:
+            self._soon(self._delete(worker_id, None))
+
+    async def _is_hopeless(self, worker_id: int, error: ClusterError) -> bool:
+        """Whether trying again cannot help; then the worker's end is told."""
+        if not isinstance(error, ApiRefused):
+            return False
+        if error.status in (400, 422):
+            self._end(worker_id, Over(Cause.INVALID, f"cannot be made: {error}"))
+            return True
+        if error.status == 403 and not await self._may_create():
+            cure = RBAC_CURE.format(namespace=self._spec.namespace)
+            words = f"cannot be made: {error} Give the master's service account the right: {cure}"
+            self._end(worker_id, Over(Cause.INVALID, words))
+            return True
+        return False  # a quota or another admission rule: room may come
+
+    async def _may_create(self) -> bool:
+        try:
+            return await self._call(partial(self._api.may, self._spec.namespace, "create", "pods"))
+        except ClusterError:
+            return True  # not known; the next attempt will tell
+
+    def _free_slot(self) -> int:
+        taken = {self._slots[i] for i in self._slots if i not in self._over}
+        return next(slot for slot in range(len(taken) + 1) if slot not in taken)
+
+    def _is_ours(self, pod: Object) -> bool:
+        owners = pod["metadata"].get("ownerReferences") or []
+        return any(owner["uid"] == self._owner["metadata"]["uid"] for owner in owners)
+
+    # --------------------------------------------------------------------------------------------- ending
+
+    async def terminate(self, worker_id: int) -> None:
+        self._unwanted.add(worker_id)
+        await self._delete(worker_id, None)
+
+    async def kill(self, worker_id: int) -> None:
+        """Also where the node does not answer: the API server forgets the pod at once.
+
+        Its process may live on behind a broken network; generations keep it out of the ring.
+        """
+        self._unwanted.add(worker_id)
+        await self._delete(worker_id, 0)
+
+    async def _delete(self, worker_id: int, grace: int | None) -> None:
+        pod = self._pods.get(worker_id)
+        if pod is None or worker_id in self._over:
+            return
+        path = names.path("pods", self._spec.namespace, pod["metadata"]["name"])
+        delay = FIRST_DELAY
+        while worker_id not in self._over:
+            try:
+                await self._call(partial(self._api.delete, path, grace, pod["metadata"]["uid"]))
+                return
+            except ClusterError as error:
+                if self._closed:
+                    log.warning("pod %s could not be deleted: %s", pod["metadata"]["name"], error)
+                    return
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, LONGEST_DELAY)
+
+    # --------------------------------------------------------------------------------------------- hearing
+
+    def _hear(self, seen: Seen) -> None:
+        match seen:
+            case Listed(objects, asked):
+                found = {i: pod for pod in objects if (i := self._ours(pod)) is not None}
+                for worker_id, pod in found.items():
+                    self._look(worker_id, pod)
+                for worker_id, pod in list(self._pods.items()):
+                    if worker_id not in found and self._since[worker_id] < asked:
+                        self._end(worker_id, pod_causes.removed(pod))
+                self._listed.set()
+            case Changed(pod):
+                if (ours := self._ours(pod)) is not None:
+                    self._look(ours, pod)
+            case Removed(pod):
+                if (ours := self._ours(pod)) is not None:
+                    self._pods[ours] = pod
+                    self._end(ours, pod_causes.removed(pod))
+
+    def _ours(self, pod: Object) -> int | None:
+        return names.worker_id_of(pod) if self._is_ours(pod) else None
+
+    def _look(self, worker_id: int, pod: Object) -> None:
+        self._since.setdefault(worker_id, clock.now())
+        self._pods[worker_id] = pod
+        slot = pod["metadata"].get("annotations", {}).get(names.SLOT, "")
+        if slot.isdecimal():
+            self._slots.setdefault(worker_id, int(slot))
+        if worker_id in self._over:
+            return
+        loop = asyncio.get_running_loop()
+        match pod_causes.read(pod):
+            case Over() as over:
+                self._end(worker_id, over)
+            case Running():
+                self._any_ran = True
+                self._conditions.pop(worker_id, None)
+            case Coming(text, broken):
+                if broken and not self._any_ran:
+                    loop.call_later(BROKEN_SECONDS, self._check_broken, worker_id)
+                self._describe(worker_id, f"waits: {text}" if text else "")
+            case Leaving(text, until):
+                loop.call_later(
+                    max(0.0, until - clock.wall()) + OVERDUE_SECONDS, self._check_overdue, worker_id
+                )
+                self._describe(worker_id, text)
+
+    def _check_broken(self, worker_id: int) -> None:
+        if self._any_ran or worker_id in self._over:
+            return
+        reading = pod_causes.read(self._pods[worker_id])
+        if isinstance(reading, Coming) and reading.broken:
+            self._end(worker_id, Over(Cause.INVALID, f"cannot start: {reading.text}"))
+
+    def _check_overdue(self, worker_id: int) -> None:
+        if worker_id not in self._over and not self._closed:
+            self.tell("pod", f"worker {worker_id} is overdue: its node does not answer, so it is forgotten")
+            self._soon(self.kill(worker_id))
+
+    def _end(self, worker_id: int, over: Over) -> None:
+        if worker_id in self._over:
+            return
+        self._over.add(worker_id)
+        self._launching.discard(worker_id)
+        self._conditions.pop(worker_id, None)
+        self._ends.put_nowait(Ended(worker_id, over.cause, over.text))
+
+    def _describe(self, worker_id: int, text: str) -> None:
+        """Tell a person when it changes, and once for all workers with the same trouble."""
+        known = text in self._conditions.values()
+        if text:
+            self._conditions[worker_id] = text
+        else:
+            self._conditions.pop(worker_id, None)
+        if text and not known:
+            self.tell("pod", f"worker {worker_id} {text}")
+
+    # ------------------------------------------------------------------------------------------- for people
+
+    def identity(self, worker_id: int) -> int:
+        return 0
+
+    def condition(self, worker_id: int) -> str:
+        return self._conditions.get(worker_id, "")
+
+    def last_words(self, worker_id: int) -> str:
+        name = names.worker_name(self._spec.job_name, worker_id)
+        try:
+            path = names.path("pods", self._spec.namespace, name)
+            return self._api.text(f"{path}/log", tailLines=TAIL_LINES)
+        except ClusterError:
+            return ""  # its container never ran, or the pod is gone
+
+    def _soon(self, effect: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(effect)
+        self._effects.add(task)
+        task.add_done_callback(self._effects.discard)
+
+    async def _call(self, request: Callable[[], T]) -> T:
+        async with self._pace:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, request)
