@@ -34,7 +34,7 @@ class Breakable(Protocol):
 
     generation: int
 
-    def abort(self) -> None: ...
+    def abort(self, generation: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class Progress:
     position: int = 0
     loss: float = float("nan")
     step_seconds: float = 0.0
+    done: int = 0
+    """Finished pieces of an evaluation."""
 
 
 class Control:
@@ -179,6 +181,10 @@ class Control:
     def draining(self) -> bool:
         """Whether this worker was asked to leave."""
         return self._draining
+
+    def doomed(self, generation: int) -> bool:
+        """Whether the ring of this generation is to be left at once."""
+        return generation <= self._doomed
 
     def next_order(self, generation: int) -> Order:
         """Wait for what to do after the ring of `generation`. The last word of the master wins."""
@@ -325,7 +331,7 @@ class Control:
         while not self._closed:
             p = self.progress
             generation = self._plan.generation if self._plan is not None else 0
-            self.send(messages.Pulse(p.activity, generation, p.step, p.position, p.loss, p.step_seconds))
+            self.send(messages.Pulse(p.activity, generation, p.step, p.position, p.loss, p.step_seconds, p.done))
             pause.wait(self._deadlines.heartbeat)
 
     def _break(self) -> None:
@@ -339,7 +345,7 @@ class Control:
             ring = self._ring
             while ring is not None and doomed():
                 # Again until it took: the order may fall into the moment before init begins.
-                ring.abort()
+                ring.abort(self._doomed)
                 threading.Event().wait(ABORT_AGAIN_SECONDS)
 
     def _publish_key(self, generation: int, key: str, value: bytes) -> None:

@@ -23,6 +23,9 @@ from edl_allreduce.errors import RingBroken
 
 log = logging.getLogger(__name__)
 
+SURVIVES, ABORTS = 1, 2
+"""What `horovod_edl_features` says: a lost peer ends no process; a ring can be told to fail."""
+
 CHUNK_BYTES = 64 * 1024 * 1024
 """State is sent in parcels of this size: small variables share one, a large model is never packed whole."""
 
@@ -66,74 +69,19 @@ class SoloRing:
         return arrays
 
 
-class HorovodRing:
-    """Horovod's ring, made and left as plans come."""
+class _Collectives:
+    """Horovod's operations, whoever made the ring."""
 
-    def __init__(self, store_port: int, interface: str, timeout: int) -> None:
-        # Horovod reads these at every init; the rank and size follow from the plan.
-        os.environ.update(
-            HOROVOD_CONTROLLER="gloo",
-            HOROVOD_CPU_OPERATIONS="gloo",
-            HOROVOD_GLOO_RENDEZVOUS_PORT=str(store_port),
-            HOROVOD_GLOO_IFACE=interface,
-            HOROVOD_GLOO_TIMEOUT_SECONDS=str(timeout),
-        )
-        os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
+    def __init__(self) -> None:
         import horovod.tensorflow as hvd
         from horovod.tensorflow import mpi_ops
 
         self._hvd = hvd
         self._ops = mpi_ops
-        self._library: Any = mpi_ops._basics.MPI_LIB_CTYPES
-        self.features = _features(self._library)
-        if not self.features:
-            # Without our changes a survivor may abort after a failed operation unless the cache is off.
-            os.environ.setdefault("HOROVOD_CACHE_CAPACITY", "0")
-        self._sockets: set[tuple[int, str]] = set()
-        self._lock = threading.Lock()
         self.generation = 0
         """The ring that this process is in or is entering; 0 for none."""
         self.rank = 0
         self.size = 1
-
-    # -------------------------------------------------------------------------------- coming and going
-
-    def join(self, plan: Plan, uid: str) -> None:
-        """Connect to the ring of `plan`; raises RingBroken when it does not come about."""
-        rank = plan.rank_of(uid)
-        if rank is None:
-            raise ValueError(f"{uid} is not in the plan of generation {plan.generation}")
-        os.environ.update(_topology(plan, rank))
-        self.rank, self.size = rank, plan.size
-        before = set() if self.features else _own_sockets()
-        with self._lock:
-            self.generation = plan.generation
-        try:
-            self._hvd.init()
-        except (ValueError, RuntimeError) as error:
-            self.leave()
-            raise RingBroken(f"the ring of generation {plan.generation} did not form: {error}") from error
-        if not self.features:
-            self._sockets = _own_sockets() - before
-
-    def leave(self) -> None:
-        """Disconnect. Afterwards no operation of this ring is under way."""
-        self._hvd.shutdown()
-        with self._lock:
-            self.generation = 0
-            self._sockets = set()
-
-    def abort(self) -> None:
-        """Make a running init or collective fail now, although a silent peer closes no connection."""
-        with self._lock:
-            if self.generation == 0:
-                return
-            if self.features:
-                self._library.horovod_edl_abort()
-            else:
-                _shut_down(self._sockets)
-
-    # ------------------------------------------------------------------------------------- collectives
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
         # No value of this ring (rank, size) may enter the graph: it outlives the ring.
@@ -180,6 +128,98 @@ def _parcels(arrays: Iterable[np.ndarray[Any, Any]]) -> Iterator[list[np.ndarray
         yield parcel
 
 
+class FixedRing(_Collectives):
+    """The ring that horovodrun or mpirun made: it is there from the beginning, once and for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            self._hvd.init()
+        except (ValueError, RuntimeError) as error:
+            raise RingBroken(f"the launcher's ring did not form: {error}") from error
+        self.rank, self.size = self._hvd.rank(), self._hvd.size()
+
+    def join(self, plan: Plan, uid: str) -> None:
+        self.generation = plan.generation
+
+    def leave(self) -> None:
+        """Stay connected: a launcher's ring forms once."""
+
+    def close(self) -> None:
+        """Disconnect for good; MPI wants it before the process ends."""
+        self._hvd.shutdown()
+
+
+class HorovodRing(_Collectives):
+    """Horovod's ring, made and left as plans come."""
+
+    def __init__(self, store_port: int, interface: str, timeout: int) -> None:
+        # Horovod reads these at every init; the rank and size follow from the plan.
+        os.environ.update(
+            HOROVOD_CONTROLLER="gloo",
+            HOROVOD_CPU_OPERATIONS="gloo",
+            HOROVOD_GLOO_RENDEZVOUS_PORT=str(store_port),
+            HOROVOD_EDL_STORE_BATCH="1",
+            HOROVOD_GLOO_IFACE=interface,
+            HOROVOD_GLOO_TIMEOUT_SECONDS=str(timeout),
+        )
+        os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
+        super().__init__()
+        self._library: Any = self._ops._basics.MPI_LIB_CTYPES
+        self.features = _features(self._library)
+        if not self.features & SURVIVES:
+            # A stock Horovod may abort the process after a failed operation unless the cache is off.
+            os.environ.setdefault("HOROVOD_CACHE_CAPACITY", "0")
+        self._sockets: set[tuple[int, str]] = set()
+        self._lock = threading.Lock()
+
+    # -------------------------------------------------------------------------------- coming and going
+
+    def join(self, plan: Plan, uid: str) -> None:
+        """Connect to the ring of `plan`; raises RingBroken when it does not come about."""
+        rank = plan.rank_of(uid)
+        if rank is None:
+            raise ValueError(f"{uid} is not in the plan of generation {plan.generation}")
+        os.environ.update(_topology(plan, rank))
+        self.rank, self.size = rank, plan.size
+        before = set() if self.features & ABORTS else _own_sockets()
+        with self._lock:
+            self.generation = plan.generation
+        try:
+            self._hvd.init()
+        except (ValueError, RuntimeError) as error:
+            self.leave()
+            why = self._why() or error
+            raise RingBroken(f"the ring of generation {plan.generation} did not form: {why}") from error
+        if not self.features & ABORTS:
+            self._sockets = _own_sockets() - before
+
+    def leave(self) -> None:
+        """Disconnect. Afterwards no operation of this ring is under way."""
+        self._hvd.shutdown()
+        with self._lock:
+            self.generation = 0
+            self._sockets = set()
+
+    def abort(self, generation: int) -> None:
+        """Make the ring of this generation fail now, while it forms or works, although no peer hangs up."""
+        if self.features & ABORTS:
+            # Holds also for an init of this generation that begins a moment later.
+            self._library.horovod_edl_abort_generation(ctypes.c_longlong(generation))
+            return
+        with self._lock:
+            if 0 < self.generation <= generation:
+                _shut_down(self._sockets)
+
+    def _why(self) -> str:
+        """Horovod's own words about its last failure; it names the peer."""
+        if not self.features & ABORTS:
+            return ""
+        words = ctypes.create_string_buffer(500)
+        self._library.horovod_edl_failure(words, len(words))
+        return words.value.decode(errors="replace")
+
+
 BROKEN = (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.UnavailableError)
 """What a failed Horovod operation raises inside a tf.function."""
 
@@ -211,6 +251,7 @@ def _topology(plan: Plan, rank: int) -> dict[str, str]:
         "HOROVOD_CROSS_RANK": str(with_peer.index(host)),
         "HOROVOD_CROSS_SIZE": str(len(with_peer)),
         "HOROVOD_HOSTNAME": host,
+        "HOROVOD_EDL_GENERATION": str(plan.generation),
         **meeting,
     }
 

@@ -14,17 +14,21 @@ from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership import Plan
 from edl_allreduce.core.schedule import Order, Schedule
 from edl_allreduce.data import RecordSource, open_source
+from edl_allreduce.errors import ModelError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import ElasticBatch, JobSpec
 from edl_allreduce.spec.params import parse_params
 from edl_allreduce.worker.audit import Diary
+from edl_allreduce.worker.callbacks import Callbacks
 from edl_allreduce.worker.checkpoint import Checkpoints, Course, load_for_init
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.engine import Ending, Engine, Orders, Settings
+from edl_allreduce.worker.evaluation import Evaluator
 from edl_allreduce.worker.pipeline import MicroBatch, Parser, Pipeline, check_data
-from edl_allreduce.worker.ring import HorovodRing, Ring
+from edl_allreduce.worker.reader import open_custom
+from edl_allreduce.worker.ring import SURVIVES, HorovodRing, Ring
 from edl_allreduce.worker.trainer import Trainer
-from edl_allreduce.worker.zoo import Mode, load_definition
+from edl_allreduce.worker.zoo import Mode, ModelDefinition, load_definition
 
 __all__ = ["Ending", "prepare"]
 
@@ -37,7 +41,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     set_threads(spec)
     source, schedule = open_training_data(spec)
     ring = HorovodRing(control.store.port, interface, Deadlines(spec.failure_detection_seconds).collective)
-    if not ring.features:
+    if not ring.features & SURVIVES:
         log.warning(
             "this Horovod does not have our changes: a worker that dies while a ring forms may take the "
             "others with it. Build ours with scripts/setup."
@@ -55,6 +59,8 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
         open_pipeline=pipeline_factory(spec, source, schedule, parser),
         export=functools.partial(export, spec, trainer),
         checkpoints=open_checkpoints(spec, trainer, source, control),
+        evaluator=open_evaluator(spec, trainer),
+        callbacks=callbacks_of(spec),
     )
     engine.begin_from_checkpoint()
     control.watch(ring)
@@ -79,6 +85,7 @@ def settings_of(spec: JobSpec) -> Settings:
         log_loss_steps=spec.log_loss_steps,
         max_bad_records=spec.max_bad_records,
         audit_dir=spec.audit_dir,
+        evaluation_steps=spec.evaluation_steps,
     )
 
 
@@ -89,25 +96,64 @@ def set_threads(spec: JobSpec) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
 
 
-def open_training_data(spec: JobSpec) -> tuple[RecordSource, Schedule]:
+@functools.cache
+def definition_of(spec: JobSpec) -> ModelDefinition:
+    """The model file, imported once."""
+    return load_definition(spec)
+
+
+@functools.cache
+def callbacks_of(spec: JobSpec) -> Callbacks:
+    definition = definition_of(spec)
+    made = definition.callbacks() if definition.callbacks is not None else []
+    if not isinstance(made, list | tuple):
+        raise ModelError(f"{definition.path}: callbacks() must return a list, got {type(made).__name__}")
+    return Callbacks(made, str(definition.path))
+
+
+def open_data(spec: JobSpec, path: str) -> RecordSource:
+    """The records at `path`, through the model file's own reader where it has one."""
     params = parse_params(spec.data_reader_params)
-    source = open_source(spec.training_data, params=params, allow_truncated=spec.max_bad_records > 0)
+    reader = definition_of(spec).data_reader
+    if reader is not None:
+        return open_custom(reader, path, params)
+    return open_source(path, params=params, allow_truncated=spec.max_bad_records > 0)
+
+
+def open_training_data(spec: JobSpec) -> tuple[RecordSource, Schedule]:
+    source = open_data(spec, spec.training_data)
     check_data(source)
     order = Order(len(source), seed=spec.seed, shuffle=spec.shuffle)
-    return source, Schedule(order, epochs=spec.num_epochs, max_step=spec.max_step)
+    limits = [limit for limit in (spec.max_step, callbacks_of(spec).max_step) if limit]
+    return source, Schedule(order, epochs=spec.num_epochs, max_step=min(limits, default=0))
+
+
+def open_evaluator(spec: JobSpec, trainer: Trainer) -> Evaluator | None:
+    """With --validation_data: metrics while training, or at its end."""
+    if not spec.validation_data:
+        return None
+    return Evaluator(
+        definition_of(spec),
+        trainer.model,
+        open_data(spec, spec.validation_data),
+        chunk=spec.minibatch_size,
+        bad_records_allowed=spec.max_bad_records,
+    )
 
 
 def build_trainer(
     spec: JobSpec, ring: Ring, source: RecordSource, schedule: Schedule
 ) -> tuple[Trainer, Parser]:
     """The model, traced on the first records of the data."""
-    definition = load_definition(spec)
+    definition = definition_of(spec)
     parser = Parser(definition.feed, Mode.TRAINING, source.metadata)
     trainer = Trainer(definition, ring, spec.global_batch_size, spec.seed)
     count = min(spec.minibatch_size, len(source))
     first = schedule.order.indices(schedule.span(0, count))
     features, labels = parser(source.read(first), count)
     trainer.build(MicroBatch(features, labels, count))
+    params = {"batch_size": spec.minibatch_size, "epochs": spec.num_epochs, "saved_model_path": spec.output}
+    callbacks_of(spec).attach(trainer.model, trainer.optimizer, params)
     if spec.checkpoint_dir_for_init:
         start = load_for_init(spec.checkpoint_dir_for_init, trainer)
         trainer.restore_model(start.model_arrays)

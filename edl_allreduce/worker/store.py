@@ -17,6 +17,8 @@ from edl_allreduce.testing import faults
 
 GONE = 410
 NOT_THERE = 404
+ALL = "all-"
+"""Our Horovod asks for `all-<size>` and gets the keys of all ranks at once."""
 
 
 class LoopbackStore:
@@ -75,17 +77,32 @@ class LoopbackStore:
 
     def get(self, key: str) -> bytes | int:
         """The value, or the HTTP status that says why there is none."""
+        scope, _, name = key.rpartition("/")
+        if name.startswith(ALL):
+            return self._all([f"{scope}/{rank}" for rank in range(int(name[len(ALL) :]))])
+        values = self._wait([key])
+        return values if isinstance(values, int) else values[0]
+
+    def _all(self, keys: list[str]) -> bytes | int:
+        """Every rank's value in one answer: the lengths in a line, then the values."""
+        values = self._wait(keys)
+        if isinstance(values, int):
+            return values
+        return " ".join(str(len(v)) for v in values).encode() + b"\n" + b"".join(values)
+
+    def _wait(self, keys: list[str]) -> list[bytes] | int:
         self._count()
         with self._changed:
             generation = self._generation
             if generation == 0:
                 return GONE
             self._changed.wait_for(
-                lambda: key in self._keys or self._generation != generation, self._longest_wait
+                lambda: self._keys.keys() >= set(keys) or self._generation != generation, self._longest_wait
             )
             if self._generation != generation:
                 return GONE
-            return self._keys.get(key, NOT_THERE)
+            found = [self._keys[key] for key in keys if key in self._keys]
+            return found if len(found) == len(keys) else NOT_THERE
 
     def _count(self) -> None:
         with self._changed:
@@ -105,6 +122,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
+    protocol_version = "HTTP/1.1"  # our Horovod keeps its connection
 
     def do_GET(self) -> None:
         answer = self.server.store.get(self.path)

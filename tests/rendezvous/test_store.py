@@ -84,3 +84,11 @@ def test_a_key_that_never_comes_is_not_there_after_the_longest_wait(sent):
     store = LoopbackStore(lambda *_: None, longest_wait=0.05)
     store.open(1)
     assert request(store, "GET", "/global/9")[0] == NOT_THERE
+
+
+def test_the_keys_of_all_ranks_come_in_one_answer_once_all_are_there(store):
+    store.open(3)
+    store.arrived(3, "/global/0", b"first")
+    answer = in_background(store, "/global/all-2")
+    store.arrived(3, "/global/1", b"2nd")
+    assert answer() == (200, b"5 3\nfirst2nd")
