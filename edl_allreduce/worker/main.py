@@ -23,6 +23,7 @@ from edl_allreduce.worker import signals
 from edl_allreduce.worker.by_hand import complete, told_everything
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.network import address_towards, interface_of
+from edl_allreduce.worker.static import find_launcher, run_static, static_job
 
 log = logging.getLogger("edl_allreduce.worker")
 
@@ -41,19 +42,29 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Run one worker and end the process with what came of it."""
     signals.block()
     try:
-        spec = read_flags(sys.argv[1:] if argv is None else argv)
+        code = start(sys.argv[1:] if argv is None else argv)
     except EdlError as error:
         print(f"elasticdl worker: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    end(run(spec))
+    end(code)
 
 
-def read_flags(argv: list[str]) -> JobSpec:
+def start(argv: list[str]) -> int:
+    """Find out who leads: a master, or a launcher's fixed ring."""
     parsed = parse_job("worker", argv)
-    configure_logging(parsed.spec)
+    launcher = None if parsed.spec.master_addr else find_launcher()
+    configure_logging(parsed.spec if launcher is None else static_job(parsed, launcher))
     for notice in parsed.notices:
         log.warning("%s", notice)
-    return parsed.spec if told_everything(parsed) else complete(parsed)
+    if parsed.spec.master_addr:
+        return run(parsed.spec if told_everything(parsed) else complete(parsed))
+    if launcher is None:
+        raise UsageError(
+            "--master_addr is missing: where is the master? Without one, start the ranks with "
+            "`horovodrun -np 2 python -m edl_allreduce.worker.main …`, or one process with "
+            "`elasticdl train --distribution_strategy=Local …`."
+        )
+    return run_static(static_job(parsed, launcher), launcher)
 
 
 def configure_logging(spec: JobSpec) -> None:

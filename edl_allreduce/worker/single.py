@@ -9,11 +9,15 @@ import functools
 import logging
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from edl_allreduce.core.membership import Plan, Seat
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.worker import signals
 from edl_allreduce.worker.unled import Unled
+
+if TYPE_CHECKING:
+    from edl_allreduce.worker.engine import ElasticRing, Engine
 
 INTERRUPTED = 130
 
@@ -30,25 +34,27 @@ def run_single(spec: JobSpec) -> int:
     )
     control = Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0)
     signals.on_termination(control.drain)
-    steps = _train(spec, control)
-    print(f"{'Stopped' if control.stopped else 'Succeeded'}: {steps} steps")
+    # TensorFlow comes after the signals are blocked, so that its threads do not get them.
+    from edl_allreduce.worker.ring import SoloRing
+
+    engine = assemble(spec, control, SoloRing())
+    engine.run()
+    print(f"{'Stopped' if control.stopped else 'Succeeded'}: {engine.step} steps")
     if control.path:
         print(f"The trained model is in {control.path}")
     return INTERRUPTED if control.stopped else 0
 
 
-def _train(spec: JobSpec, control: Unled) -> int:
-    # TensorFlow comes after the signals are blocked, so that its threads do not get them.
+def assemble(spec: JobSpec, control: Unled, ring: ElasticRing) -> Engine:
+    """A worker that is ready to train where no master leads."""
     from edl_allreduce.worker import session
     from edl_allreduce.worker.audit import Diary
     from edl_allreduce.worker.engine import Engine
-    from edl_allreduce.worker.ring import SoloRing
 
     session.set_threads(spec)
     source, schedule = session.open_training_data(spec)
-    ring = SoloRing()
     trainer, parser = session.build_trainer(spec, ring, source, schedule)
-    engine = Engine(
+    return Engine(
         settings=session.settings_of(spec),
         control=control,
         ring=ring,
@@ -58,6 +64,6 @@ def _train(spec: JobSpec, control: Unled) -> int:
         open_pipeline=session.pipeline_factory(spec, source, schedule, parser),
         export=functools.partial(session.export, spec, trainer),
         checkpoints=session.open_checkpoints(spec, trainer, source, control),
+        evaluator=session.open_evaluator(spec, trainer),
+        callbacks=session.callbacks_of(spec),
     )
-    engine.run()
-    return engine.step

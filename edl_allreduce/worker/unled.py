@@ -42,6 +42,9 @@ class Unled:
     def entering(self, plan: Plan) -> bool:
         return True
 
+    def doomed(self, generation: int) -> bool:
+        return False
+
     def vote(self, generation: int) -> tuple[bool, bool]:
         return False, self._stop
 

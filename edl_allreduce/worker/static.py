@@ -1,0 +1,91 @@
+"""A fixed ring without a master: `horovodrun -np 2 python -m edl_allreduce.worker.main …`, or mpirun.
+
+The launcher starts the processes and says who is who. Data order, global batch, audit and result are those of
+an elastic job; what is missing is the elasticity: when a rank is lost, the job is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.errors import EdlError, SetupError, UsageError
+from edl_allreduce.spec import JobSpec, ParsedJob
+from edl_allreduce.worker import signals
+from edl_allreduce.worker.unled import Unled
+
+log = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Who started this process, and as which of how many."""
+
+    name: str
+    rank: int
+    size: int
+
+
+VARIABLES = {
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE"),
+}
+
+
+def find_launcher(environ: Mapping[str, str] = os.environ) -> Launcher | None:
+    """None when a person or a master started this process."""
+    for name, (rank, size) in VARIABLES.items():
+        if rank in environ and size in environ:
+            return Launcher(name, int(environ[rank]), int(environ[size]))
+    return None
+
+
+def static_job(parsed: ParsedJob, launcher: Launcher) -> JobSpec:
+    """The job as this launcher runs it: as many workers as it started, unless the batch says otherwise."""
+    for flag in ("model_def", "training_data"):
+        if not getattr(parsed.spec, flag):
+            raise UsageError(f"--{flag} is missing: without a master every rank needs all flags of the job.")
+    workers = parsed.spec.num_workers if "num_workers" in parsed.given else launcher.size
+    return dataclasses.replace(parsed.spec, worker_id=launcher.rank, num_workers=workers)
+
+
+def run_static(spec: JobSpec, launcher: Launcher) -> int:
+    """Train in the launcher's ring; returns the exit code."""
+    seats = tuple(Seat(f"rank-{rank}", rank, "") for rank in range(launcher.size))
+    control = Unled(Plan(1, seats), launcher.rank)
+    signals.on_termination(control.drain)
+    try:
+        steps = _train(spec, control, launcher)
+    except EdlError as error:
+        log.error("%s", error)
+        return error.exit_code
+    if launcher.rank == 0:
+        print(f"{'Stopped' if control.stopped else 'Succeeded'}: {steps} steps")
+        if control.path:
+            print(f"The trained model is in {control.path}")
+    return INTERRUPTED if control.stopped else 0
+
+
+def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
+    from edl_allreduce.worker.ring import FixedRing
+    from edl_allreduce.worker.single import assemble
+
+    ring = FixedRing()
+    if (ring.rank, ring.size) != (launcher.rank, launcher.size):
+        raise SetupError(
+            f"{launcher.name} started {launcher.size} processes, but Horovod sees a ring of {ring.size}: "
+            "each process would train alone. This Horovod was probably built without MPI; start the job "
+            "with horovodrun, or with `elasticdl train`."
+        )
+    log.info("rank %d of %d, started by %s (pid %d)", ring.rank, ring.size, launcher.name, os.getpid())
+    engine = assemble(spec, control, ring)
+    engine.run()
+    ring.close()
+    return engine.step

@@ -1,0 +1,82 @@
+"""`horovodrun -np 2 python -m edl_allreduce.worker.main …`: a fixed ring, no master, the same result."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_allreduce.worker.audit import audit
+from edl_allreduce.worker.static import Launcher, find_launcher
+
+HOROVODRUN = Path(sys.executable).parent / "horovodrun"
+
+
+def horovodrun(*words: object, timeout: float = 240.0) -> subprocess.CompletedProcess[str]:
+    path = f"{HOROVODRUN.parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        [str(HOROVODRUN), *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "PATH": path},
+    )
+
+
+@pytest.mark.training
+def test_two_ranks_of_horovodrun_give_the_model_of_one_process(tmp_path, launch, weights, digits_flags):
+    flags = {**digits_flags, "audit_dir": tmp_path / "audit", "output": tmp_path / "output"}
+    done = horovodrun(
+        "-np", 2, sys.executable, "-m", "edl_allreduce.worker.main", *(f"--{k}={v}" for k, v in flags.items())
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Succeeded" in done.stdout and "started by horovodrun" in done.stdout
+    verdict = audit(str(tmp_path / "audit"))
+    assert verdict.clean and (verdict.epochs, verdict.generations) == (2, 1), verdict
+    alone = launch(name="alone", distribution_strategy="Local", minibatch_size=32)
+    assert alone.wait() == 0, alone.story()
+    for expected, got in zip(weights(alone.output), weights(tmp_path / "output"), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_launchers_are_known_by_what_they_tell():
+    assert find_launcher({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}) == Launcher("horovodrun", 1, 2)
+    mpi = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"}
+    assert find_launcher(mpi) == Launcher("mpirun", 0, 3)
+    assert find_launcher({}) is None
+
+
+@pytest.mark.training
+def test_a_horovod_without_mpi_does_not_train_alone_under_mpirun(tmp_path, digits_flags):
+    """What mpirun would do to each of two processes when Horovod cannot speak MPI."""
+    if _has_mpi():
+        pytest.skip("this Horovod was built with MPI")
+    done = subprocess.run(
+        [sys.executable, "-m", "edl_allreduce.worker.main", *(f"--{k}={v}" for k, v in digits_flags.items())],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+    )
+    assert done.returncode != 0
+    assert "each process would train alone" in done.stdout, done.stdout + done.stderr
+
+
+def _has_mpi() -> bool:
+    check = "import horovod.tensorflow as hvd, sys; sys.exit(0 if hvd.mpi_built() else 1)"
+    return subprocess.run([sys.executable, "-c", check], capture_output=True).returncode == 0
+
+
+def test_without_master_and_launcher_the_ways_are_named():
+    done = subprocess.run(
+        [sys.executable, "-m", "edl_allreduce.worker.main", "--worker_id=0"],
+        capture_output=True,
+        text=True,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("HOROVOD_", "OMPI_", "PMI_"))},
+    )
+    assert done.returncode == 2
+    assert "--master_addr" in done.stderr and "horovodrun" in done.stderr and "Local" in done.stderr
