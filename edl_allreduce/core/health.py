@@ -29,6 +29,8 @@ class Pulse:
     heard: float
     activity: Activity = Activity.PREPARING
     step: int = 0
+    done: int = 0
+    """Finished pieces of an activity that has pieces."""
     since: float | None = None
     """None before the first heartbeat: since it was first heard."""
 
@@ -36,9 +38,10 @@ class Pulse:
     def begun(self) -> float:
         return self.heard if self.since is None else self.since
 
-    def beat(self, activity: Activity, step: int, now: float) -> Pulse:
-        same = activity is self.activity and step == self.step
-        return replace(self, heard=now, activity=activity, step=step, since=self.begun if same else now)
+    def beat(self, activity: Activity, step: int, now: float, done: int = 0) -> Pulse:
+        same = (activity, step, done) == (self.activity, self.step, self.done)
+        since = self.begun if same else now
+        return replace(self, heard=now, activity=activity, step=step, done=done, since=since)
 
 
 @dataclass(frozen=True)

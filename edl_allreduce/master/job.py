@@ -141,6 +141,8 @@ class Job:
         self._serial = 0
         self._waiting_for = ""
         self._reforms: list[messages.Reformed] = []
+        self._metrics: dict[int, dict[str, float]] = {}
+        """By the step of the evaluation."""
         self._reasons: dict[int, str] = {}
         self._over = asyncio.Event()
         self._effects: set[asyncio.Task[None]] = set()
@@ -300,7 +302,7 @@ class Job:
         worker_id = peer.hello.seat.worker_id
         match message:
             case messages.Pulse():
-                peer.pulse = peer.pulse.beat(message.activity, message.step, now)
+                peer.pulse = peer.pulse.beat(message.activity, message.step, now, message.done)
                 peer.last = message
                 if message.loss == message.loss:  # not before the first step
                     self._loss = message.loss
@@ -336,6 +338,8 @@ class Job:
                 if worker_id in self._slots:
                     self._slots[worker_id].failure = message.summary if message.invalid else message.traceback
                 self._tell("failure", f"worker {worker_id}: {message.summary}")
+            case messages.Evaluated(step, metrics):
+                self._evaluated(step, metrics)
             case messages.Note(kind, text):
                 self._tell(kind, f"worker {worker_id}: {text}")
             case messages.Exported(path, error):
@@ -358,6 +362,14 @@ class Job:
     def _ring_generation(self) -> int:
         plan = self._state.plan
         return plan.generation if plan is not None else 0
+
+    def _evaluated(self, step: int, metrics: dict[str, float]) -> None:
+        """Every rank reports, and a step may be evaluated again after a re-form: the first report counts."""
+        if step in self._metrics:
+            return
+        self._metrics[step] = metrics
+        shown = ", ".join(f"{name!r}: {value:.6g}" for name, value in metrics.items())
+        self._tell("evaluation", f"Evaluation metrics[step={step}]: {{{shown}}}")
 
     def _pass_on(self, generation: int, key: str, value: bytes) -> None:
         """Keys of a rendezvous go to its members only; an older generation is over."""
@@ -609,6 +621,8 @@ class Job:
             elapsed=clock.now() - self._began,
             workers=sorted(workers, key=lambda w: w.worker_id),
             events=self._events,
+            metrics=self._metrics[max(self._metrics)] if self._metrics else {},
+            metrics_step=max(self._metrics, default=-1),
             reason=self._reason,
             path=self._path,
         )

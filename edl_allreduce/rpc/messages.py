@@ -58,6 +58,8 @@ class Pulse(_Message, frozen=True):
     loss: float
     step_seconds: float
     """Median of the recent steps."""
+    done: int = 0
+    """Pieces of the current activity that are finished, where it has pieces (evaluation)."""
 
 
 class Entered(_Message, frozen=True):
@@ -125,6 +127,13 @@ class Exported(_Message, frozen=True):
     error: str = ""
 
 
+class Evaluated(_Message, frozen=True):
+    """Metrics over the whole validation data; every rank reports the same."""
+
+    step: int
+    metrics: dict[str, float]
+
+
 class Note(_Message, frozen=True):
     """Something that people should know about this worker; becomes an event of the job."""
 
@@ -142,6 +151,7 @@ class KvSet(_Message, frozen=True):
 
 FromWorker = (
     Hello | Ready | Pulse | Entered | Joined | Reformed | Out | Done | Draining | Failed | Exported | Note
+    | Evaluated
     | KvSet
 )  # fmt: skip
 
@@ -261,6 +271,9 @@ class JobStatus(msgspec.Struct, frozen=True):
     workers: list[WorkerStatus]
     events: list[EventRecord]
     job_dir: str = ""
+    metrics: dict[str, float] = {}
+    """Of the last evaluation."""
+    metrics_step: int = -1
     reason: str = ""
     """Why the job ended."""
     path: str = ""

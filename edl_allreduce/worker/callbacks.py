@@ -7,6 +7,7 @@ conclusion; what one of ours remembers travels in the journal to newcomers and i
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -118,9 +119,14 @@ class Callbacks:
 
     def after_evaluation(self, journal: Journal) -> Journal:
         """Early stopping, from the metrics and what was remembered; called once per evaluation."""
-        logs = {name: value for n, value in journal.metrics.items() for name in (n, f"val_{n}")}
+        nan = float("nan")
+        logs = {
+            name: nan if value is None else value
+            for metric, value in journal.metrics.items()
+            for name in (metric, f"val_{metric}")
+        }
         for callback in self._plain:
-            callback.on_test_end(journal.metrics)
+            callback.on_test_end(dict(journal.metrics))
         for place, stopper in enumerate(self._stoppers):
             journal = _early_stopping(stopper, str(place), journal, logs)
         return journal
@@ -142,7 +148,7 @@ def _early_stopping(stopper: Any, place: str, journal: Journal, logs: dict[str, 
     count, best, waited = memory.get("count", 0.0) + 1, memory.get("best"), memory.get("waited", 0.0)
     if count <= stopper.start_from_epoch:
         waited = 0.0
-    elif best is None or sign * (value - best) > abs(stopper.min_delta):
+    elif math.isfinite(value) and (best is None or sign * (value - best) > abs(stopper.min_delta)):
         best, waited = value, 0.0
         if stopper.baseline is not None and sign * (value - stopper.baseline) <= abs(stopper.min_delta):
             waited = memory.get("waited", 0.0) + 1

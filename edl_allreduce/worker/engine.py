@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 from collections import deque
 from collections.abc import Callable
@@ -11,20 +12,23 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from edl_allreduce import clock
 from edl_allreduce.core.audit import Applied, Begin, Fed
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.membership import Plan, Seat
-from edl_allreduce.core.schedule import Schedule
+from edl_allreduce.core.schedule import Schedule, Span, share
 from edl_allreduce.errors import DataError, RingBroken
 from edl_allreduce.rpc import messages
 from edl_allreduce.testing import faults
 from edl_allreduce.worker import journal as journals
 from edl_allreduce.worker.audit import Diary, Manifest, write_manifest
+from edl_allreduce.worker.callbacks import Callbacks
 from edl_allreduce.worker.checkpoint import Checkpoints
 from edl_allreduce.worker.control import Leave, MasterGone, Order, Progress
+from edl_allreduce.worker.evaluation import Evaluator, shown
 from edl_allreduce.worker.journal import Journal
 from edl_allreduce.worker.pipeline import Pipeline
 from edl_allreduce.worker.ring import Ring
@@ -62,6 +66,8 @@ class Orders(Protocol):
 
     def vote(self, generation: int) -> tuple[bool, bool]: ...
 
+    def doomed(self, generation: int) -> bool: ...
+
     def left(self, step: int, reason: str) -> None: ...
 
     def switching(self, step: int) -> None: ...
@@ -91,6 +97,8 @@ class Settings:
     log_loss_steps: int
     max_bad_records: int
     audit_dir: str
+    evaluation_steps: int = 0
+    """0: only at the end, where there is validation data."""
 
     def global_batch(self, size: int) -> int:
         return self.minibatch * (size if self.per_worker_batch else self.num_workers)
@@ -120,6 +128,8 @@ class Engine:
     open_pipeline: Callable[..., Pipeline]
     export: Callable[[], str]
     checkpoints: Checkpoints | None = None
+    evaluator: Evaluator | None = None
+    callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
     step: int = 0
     position: int = 0
     journal: Journal = field(default_factory=Journal)
@@ -161,7 +171,7 @@ class Engine:
 
     def _abandoned(self) -> Ending:
         """Nobody will ask for the result any more: what is finished is written all the same."""
-        if not self.schedule.finished(self.step, self.position):
+        if not self._finished():
             if self.has_state and self.ring.rank == 0:
                 self._keep()
             return Ending.ABANDONED
@@ -280,25 +290,34 @@ class Engine:
     def _train(self, plan: Plan, pipeline: Pipeline) -> None:
         progress = self.control.progress
         progress.step, progress.position = self.step, self.position
-        while not self.schedule.finished(self.step, self.position):
+        while not self._finished():
+            if self._evaluate_if_due(plan) and self._finished():
+                break
             began = clock.now()
             if self._one_step(plan, pipeline):
                 return
             self._durations.append(clock.now() - began)
             progress.step_seconds = statistics.median(self._durations)
+        self._evaluate_if_due(plan)
         self._finish(stopped=False)
+
+    def _finished(self) -> bool:
+        return bool(self.journal.halted) or self.schedule.finished(self.step, self.position)
 
     def _one_step(self, plan: Plan, pipeline: Pipeline) -> bool:
         """One update. True when the ring ends at this boundary."""
         progress = self.control.progress
         rank, at = self.ring.rank, {"rank": self.ring.rank, "step": self.step, "generation": plan.generation}
         progress.activity = Activity.COMPUTING
+        epoch, into_epoch = divmod(self.position, self.schedule.order.records)
+        self.callbacks.before_step(self.step, None if into_epoch else epoch)
         data = pipeline.take()
         self._count_bad(data.bad)
         faults.reach("compute", **at)
         sums, weight, loss = self.trainer.compute(data.parts, self.step, self.position + rank)
         self.diary.write(Fed(plan.generation, self.step, data.span.epoch, data.records, data.bad))
         switch, stop = self.control.vote(plan.generation)
+        stop = stop or self.callbacks.wants_stop
         progress.activity = Activity.REDUCING
         faults.reach("reduce", **at)
         drain = self.control.draining
@@ -308,12 +327,13 @@ class Engine:
         self.step += 1
         self.position += len(data.span)
         progress.step, progress.position, progress.loss = self.step, self.position, result.loss
+        self.callbacks.after_step(self.step - 1, result.loss)
         every = self.settings.log_loss_steps
         if every and self.step % every == 0:
             log.info("Loss = %.6f, steps = %d", result.loss, self.step)
         self._last_step = clock.now()
         self._report_pause(plan)
-        if self.schedule.finished(self.step, self.position):
+        if self._finished():
             return False
         self._keep_if_due(everybody_leaves=result.draining == plan.size)
         if result.stop:
@@ -329,6 +349,9 @@ class Engine:
     def _finish(self, *, stopped: bool) -> None:
         log.info("Loss = %.6f, steps = %d (%s)",
                  self.control.progress.loss, self.step, "stopped" if stopped else "finished")  # fmt: skip
+        if self.journal.halted:
+            log.info("%s", self.journal.halted)
+        self.callbacks.end()
         if self.ring.rank == 0:
             self._write_manifest(finished=not stopped)
         self.ring.leave()
@@ -336,6 +359,40 @@ class Engine:
         if self.ring.rank == 0:
             self._keep()
         self.control.done(self.step, stopped=stopped)
+
+    # -------------------------------------------------------------------------------------- evaluation
+
+    def _evaluate_if_due(self, plan: Plan) -> bool:
+        """The whole validation data, shared between the ranks. A ring that breaks meanwhile does it again."""
+        if self.evaluator is None or self.step == 0 or self.journal.evaluated == self.step:
+            return False
+        every = self.settings.evaluation_steps
+        if not (self._finished() or (every and self.step % every == 0)):
+            return False
+        began = clock.now()
+        progress = self.control.progress
+        progress.activity, progress.done = Activity.COMPUTING, 0
+        mine = share(Span(0, 0, self.evaluator.chunks), self.ring.rank, plan.size)
+
+        def between() -> None:
+            faults.reach("evaluate", rank=self.ring.rank, step=self.step, done=progress.done)
+            progress.done += 1
+            if self.control.doomed(plan.generation):
+                raise RingBroken("a newer plan came during the evaluation")
+
+        own = self.evaluator.measure(range(mine.start, mine.stop), between)
+        progress.activity = Activity.REDUCING
+        rows = self.ring.gather(own.view(np.int64).tolist())  # doubles as they are, bit by bit
+        sums = np.array(rows, np.int64).view(np.float64)
+        metrics = self.evaluator.conclude(np.array([math.fsum(column) for column in sums.T]))
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        self.journal = self.callbacks.after_evaluation(
+            msgspec.structs.replace(self.journal, evaluated=self.step, metrics=finite)
+        )
+        log.info("evaluation after %d steps: %s (%d records in %.1f s)",
+                 self.step, shown(finite), self.evaluator.records, clock.now() - began)  # fmt: skip
+        self.control.send(messages.Evaluated(self.step, metrics))
+        return True
 
     # ------------------------------------------------------------------------------------- checkpoints
 
@@ -388,7 +445,9 @@ class Engine:
     def _write_manifest(self, *, finished: bool) -> None:
         if self.settings.audit_dir:
             manifest = Manifest(
-                dataset=self.schedule.order.records, finished=finished, max_step=self.schedule.max_step
+                dataset=self.schedule.order.records,
+                finished=finished,
+                max_step=self.step if self.journal.halted else self.schedule.max_step,
             )
             write_manifest(self.settings.audit_dir, manifest)
 

@@ -10,8 +10,8 @@ class Journal(msgspec.Struct, frozen=True):
 
     evaluated: int = -1
     """The step of the last evaluation."""
-    metrics: dict[str, float] = {}
-    """What it found."""
+    metrics: dict[str, float | None] = {}
+    """What it found; None where a value is not finite."""
     callbacks: dict[str, dict[str, float]] = {}
     """The memory of callbacks that have one, by their place in the list."""
     halted: str = ""

@@ -42,21 +42,21 @@ class Task:
 
 
 def open_custom(make: Callable[..., Any], data_origin: str, params: Mapping[str, str]) -> RecordSource:
-    """Call `custom_data_reader`; it may give a reader of ElasticDL's kind or one of our own record sources."""
+    """Call `custom_data_reader`; it gives a reader of ElasticDL's kind or one of our own record sources."""
     reader = make(data_origin, **params)
     if isinstance(reader, RecordSource):
         return reader
     for name in ("create_shards", "read_records"):
         if not callable(getattr(reader, name, None)):
             raise ModelError(
-                f"custom_data_reader gave a {type(reader).__name__} without {name}(); expected an object with "
-                "create_shards() and read_records(task), or an edl_allreduce.data.RecordSource"
+                f"custom_data_reader gave a {type(reader).__name__} without {name}(); expected an object "
+                "with create_shards() and read_records(task), or an edl_allreduce.data.RecordSource"
             )
     return CustomSource(reader, data_origin)
 
 
 class CustomSource:
-    """Random access over a reader that gives runs of records: runs are read as blocks and kept for a while."""
+    """Random access over a reader that gives runs of records, which are kept for a while."""
 
     def __init__(self, reader: Any, origin: str) -> None:
         shards = reader.create_shards()
@@ -101,10 +101,13 @@ class CustomSource:
             shard = self._shards[number]
             start = shard.start + block * BLOCK_RECORDS
             end = min(start + BLOCK_RECORDS, shard.end)
-            found = list(self._reader.read_records(Task(Shard(shard.name, start, end, list(range(start, end))))))
+            found = list(
+                self._reader.read_records(Task(Shard(shard.name, start, end, list(range(start, end)))))
+            )
             if len(found) != end - start:
                 raise DataError(
-                    f"the reader gave {len(found)} records for {shard.name}[{start}:{end}], expected {end - start}"
+                    f"the reader gave {len(found)} records of {shard.name} for [{start}, {end}), "
+                    f"expected {end - start}"
                 )
             self._blocks[key] = found
             if len(self._blocks) > CACHED_BLOCKS:

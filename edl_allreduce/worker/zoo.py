@@ -9,7 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +20,7 @@ from edl_allreduce.spec.params import parse_params, split_model_def
 from edl_allreduce.worker import compat
 
 
-class Mode(str, Enum):
+class Mode(StrEnum):
     """What records are fed for; `feed` gets one of these. They compare equal to their plain strings."""
 
     TRAINING = "training"

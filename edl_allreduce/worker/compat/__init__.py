@@ -33,8 +33,8 @@ class _Finder(MetaPathFinder):
             return ModuleSpec(fullname, _Renamed(OFFERED[fullname]))
         if fullname.startswith("elasticdl."):
             raise ModuleNotFoundError(
-                f"{fullname} belongs to ElasticDL's package, which is not installed; of its modules these are "
-                f"offered here: {', '.join(OFFERED)}",
+                f"{fullname} belongs to ElasticDL's package, which is not installed; of its modules these "
+                f"are offered here: {', '.join(OFFERED)}",
                 name=fullname,
             )
         return None

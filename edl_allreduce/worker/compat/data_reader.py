@@ -21,7 +21,7 @@ class AbstractDataReader(ABC):
     """Base of a model file's reader."""
 
     def __init__(self, **kwargs: Any) -> None:
-        """Takes what a subclass hands up."""
+        self.kwargs = kwargs
 
     @abstractmethod
     def read_records(self, task: Any) -> Iterator[Any]:
