@@ -182,7 +182,8 @@ class Ready:
     uid: str
     step: int = 0
     has_state: bool = False
-    """True when it loaded a checkpoint that the others must follow."""
+    """True only if it was in a ring. A checkpoint does not count: the living are further than it is, and
+    whoever drains with the model would be let go because of it."""
 
 
 @dataclass(frozen=True)
@@ -335,8 +336,9 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
         case Out(_, generation, step, reason) if _current(state, member, generation):
             state = _with(state, replace(member, standing=Standing.WAITING, since=now, step=step))
             if state.broken_since is None:
-                why = f"worker {member.seat.worker_id} reports: {reason}" if reason else ""
-                losses = (*state.losses, why) if why else state.losses
+                # After a loss or an abort it only tells what is known.
+                news = bool(reason) and not state.losses and state.aborted != generation
+                losses = (f"worker {member.seat.worker_id} reports: {reason}",) if news else state.losses
                 state = replace(state, broken_since=now, losses=losses)
             return state, ()
         case Done(_, generation, step) if _current(state, member, generation):
@@ -515,14 +517,13 @@ def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
         return _wait(state, "the master restarted and waits for the ring to report")
     if len(ready) < minimum:
         return _wait(state, f"{len(ready)} of at least {minimum} workers are ready{_preparing(state)}")
-    enough = 0 < options.wanted <= len(ready)
+    leaving = [] if any(m.has_state for m in ready) else state.let_go()
+    enough = 0 < options.wanted <= len(ready) or bool(leaving)  # they will not be there for long
     if not (enough or now - min(m.since for m in ready) >= options.cool_down):
         return _wait(state, f"{len(ready)} workers are ready, others may follow in a moment")
     lost = f" ({'; '.join(state.losses)})" if state.losses else ""
     reason = f"{len(ready)} workers are ready{lost}"
-    if not any(m.has_state for m in ready):
-        ready += state.let_go()
-    return _publish(state, sorted(ready, key=lambda m: m.seat.worker_id), True, reason, now)
+    return _publish(state, sorted(ready + leaving, key=lambda m: m.seat.worker_id), True, reason, now)
 
 
 def _replace_ring(

@@ -45,7 +45,8 @@ def test_a_heartbeat_just_in_time_counts() -> None:
 
 def test_a_rank_in_user_code_for_whom_others_wait_too_long_is_stuck() -> None:
     found = verdicts(a=doing(COMPUTING, 61), b=doing(REDUCING, 61), c=doing(REDUCING, 61))
-    assert found == [Verdict("a", True, "has been in user code of step 7 for 61.0 s, and others have waited for 61.0 s")]
+    reason = "has been in user code of step 7 for 61.0 s, and others have waited for 61.0 s"
+    assert found == [Verdict("a", True, reason)]
 
 
 def test_whoever_waits_in_a_collective_is_never_the_one_to_blame() -> None:

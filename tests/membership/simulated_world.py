@@ -403,7 +403,7 @@ class World:
             old = {seat.uid for seat in before.plan.members}
             assert old != seated, "a needless plan"
             told = getattr(event, "uid", "")
-            assert all(x.joined or x.seat.uid == told for x in before.alive()), "the last plan is not joined yet"
+            assert all(x.joined or x.seat.uid == told for x in before.alive()), "the last one is not joined"
             assert any(known[uid].has_state and not known[uid].draining for uid in seated) or any(
                 known[uid].draining for uid in seated
             )

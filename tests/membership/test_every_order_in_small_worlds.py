@@ -6,10 +6,10 @@ job has ended, or says what it waits for. So the course of things neither stops 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 import pytest
-from simulated_world import Doing, Life, World
+from simulated_world import Action, Life, World
 
 from edl_allreduce.core.membership import Options
 
@@ -78,5 +78,89 @@ def training(world: World) -> World:
     return world
 
 
-def names(faults: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(f"{verb} {uid}".strip() for verb, uid in faults)
+def names(value: object) -> str:
+    """Test ids that read like sentences."""
+    if isinstance(value, tuple):
+        return " and ".join(f"{verb} {uid}".strip() for verb, uid in value) or "nothing"
+    return str(getattr(value, "__name__", value)).replace("_", " ")
+
+
+def three_train() -> World:
+    return training(small_world(ready=3))
+
+
+def three_train_and_two_are_the_minimum() -> World:
+    return training(small_world(ready=3, minimum=2))
+
+
+def three_form_the_first_ring() -> World:
+    return small_world(ready=3, steps=1)
+
+
+def two_train_while_one_prepares() -> World:
+    return training(small_world(ready=2, preparing=1, steps=1))
+
+
+def one_trains_while_one_prepares() -> World:
+    return training(small_world(ready=1, preparing=1))
+
+
+KILL_A, KILL_B, KILL_C = ("kill", "a"), ("kill", "b"), ("kill", "c")
+DRAIN_A, DRAIN_B, DRAIN_C = ("drain", "a"), ("drain", "b"), ("drain", "c")
+FREEZE_A, FREEZE_B, FREEZE_C = ("freeze", "a"), ("freeze", "b"), ("freeze", "c")
+THAW_B = ("thaw", "b")
+RESTART, LAUNCH = ("restart", ""), ("launch", "")
+LATE, VERY_LATE = ("long tick", ""), ("very long tick", "")
+
+
+@pytest.mark.parametrize(
+    ("begin", "faults"),
+    [
+        (three_train, ()),
+        (three_train, (KILL_A, KILL_B)),
+        (three_train, (KILL_A, DRAIN_B)),
+        (three_train, (FREEZE_A, DRAIN_B)),
+        (three_train, (FREEZE_B, THAW_B)),
+        (three_train, (RESTART,)),
+        (three_train_and_two_are_the_minimum, (KILL_A, DRAIN_B)),
+        (three_form_the_first_ring, (KILL_A,)),
+        (three_form_the_first_ring, (FREEZE_A,)),
+        (two_train_while_one_prepares, (KILL_C,)),
+        (two_train_while_one_prepares, (DRAIN_A,)),
+        (two_train_while_one_prepares, (FREEZE_A,)),
+        (two_train_while_one_prepares, (RESTART,)),
+        (one_trains_while_one_prepares, (DRAIN_A,)),
+        (one_trains_while_one_prepares, (DRAIN_A, KILL_B)),
+    ],
+    ids=names,
+)
+def test_no_order_of_events_breaks_a_promise(begin: Callable[[], World], faults: tuple[Action, ...]) -> None:
+    assert explore(begin(), faults) > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("begin", "faults"),
+    [
+        (three_train, (DRAIN_A, DRAIN_B, DRAIN_C)),
+        (three_train, (LATE, KILL_A)),
+        (three_train, (RESTART, KILL_A)),
+        (three_form_the_first_ring, (VERY_LATE,)),
+        (three_form_the_first_ring, (KILL_A, KILL_B)),
+        (three_form_the_first_ring, (KILL_A, DRAIN_B)),
+        (three_form_the_first_ring, (FREEZE_B, LATE)),
+        (two_train_while_one_prepares, (DRAIN_A, DRAIN_B)),
+        (two_train_while_one_prepares, (KILL_A, DRAIN_B)),
+        (two_train_while_one_prepares, (KILL_A, KILL_B)),
+        (two_train_while_one_prepares, (FREEZE_C, DRAIN_A)),
+        (two_train_while_one_prepares, (RESTART, KILL_A)),
+        (one_trains_while_one_prepares, (DRAIN_A, RESTART)),
+        (one_trains_while_one_prepares, (DRAIN_A, LAUNCH)),
+    ],
+    ids=names,
+)
+def test_no_order_of_more_events_breaks_a_promise(
+    begin: Callable[[], World], faults: tuple[Action, ...]
+) -> None:
+    """Hundreds of thousands of states: minutes."""
+    assert explore(begin(), faults) > 0
