@@ -338,8 +338,8 @@ class Job:
                 if worker_id in self._slots:
                     self._slots[worker_id].failure = message.summary if message.invalid else message.traceback
                 self._tell("failure", f"worker {worker_id}: {message.summary}")
-            case messages.Evaluated(step, metrics):
-                self._evaluated(step, metrics)
+            case messages.Evaluated():
+                self._evaluated(message)
             case messages.Note(kind, text):
                 self._tell(kind, f"worker {worker_id}: {text}")
             case messages.Exported(path, error):
@@ -363,13 +363,11 @@ class Job:
         plan = self._state.plan
         return plan.generation if plan is not None else 0
 
-    def _evaluated(self, step: int, metrics: dict[str, float]) -> None:
+    def _evaluated(self, message: messages.Evaluated) -> None:
         """Every rank reports, and a step may be evaluated again after a re-form: the first report counts."""
-        if step in self._metrics:
-            return
-        self._metrics[step] = metrics
-        shown = ", ".join(f"{name!r}: {value:.6g}" for name, value in metrics.items())
-        self._tell("evaluation", f"Evaluation metrics[step={step}]: {{{shown}}}")
+        if message.step not in self._metrics:
+            self._metrics[message.step] = message.metrics
+            self._tell("evaluation", messages.metrics_line(message))
 
     def _pass_on(self, generation: int, key: str, value: bytes) -> None:
         """Keys of a rendezvous go to its members only; an older generation is over."""

@@ -282,6 +282,12 @@ class JobStatus(msgspec.Struct, frozen=True):
     """Of the job, as workers read them; one started by hand takes from here what it was not told."""
 
 
+def metrics_line(message: Evaluated) -> str:
+    """As people look for it in logs."""
+    shown = ", ".join(f"{name!r}: {value:.6g}" for name, value in message.metrics.items())
+    return f"Evaluation metrics[step={message.step}]: {{{shown}}}"
+
+
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
 decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode

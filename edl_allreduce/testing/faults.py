@@ -21,7 +21,8 @@ RELEASED = "released"
 HOLD_SECONDS = 0.02
 
 Point = Literal[
-    "prepare", "ready", "init", "sync", "compute", "reduce", "applied", "export", "evaluate", "checkpoint", "task"
+    "prepare", "ready", "init", "sync", "compute", "reduce", "applied", "evaluate", "checkpoint", "export",
+    "task",
 ]  # fmt: skip
 ActionName = Literal["kill", "freeze", "terminate", "block", "crash", "hold"]
 

@@ -124,7 +124,7 @@ class Evaluator:
             if measure.is_keras:
                 measure.metric.update_state(labels, predictions)
                 measure.metric.reset_state()
-                if any(np.any(np.array(v)) for v in measure.metric.variables):
+                if any(np.any(v.numpy()) for v in measure.metric.variables):
                     raise ModelError(
                         f"{self._definition.path}: the metric {measure.name} "
                         f"({type(measure.metric).__name__}) does not begin at zero, so parts of it cannot be "

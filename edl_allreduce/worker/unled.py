@@ -67,6 +67,8 @@ class Unled:
         self.stopped = stopped
 
     def send(self, message: messages.FromWorker) -> None:
+        if isinstance(message, messages.Evaluated) and self._rank == 0:
+            log.info("%s", messages.metrics_line(message))
         if isinstance(message, messages.Exported):
             if message.error:
                 raise JobFailed(f"the result could not be written: {message.error}")
