@@ -41,7 +41,7 @@ def complete(parsed: ParsedJob) -> JobSpec:
     status = _ask(own)
     job = parse_job("worker", status.flags).spec
     spec = dataclasses.replace(job, **{name: getattr(own, name) for name in parsed.given})
-    for flag in ("model_def", "training_data"):
+    for flag in () if spec.job_command else ("model_def", "training_data"):
         if not getattr(spec, flag):
             raise UsageError(f"--{flag} is missing: neither this worker nor its master was told.")
     return spec

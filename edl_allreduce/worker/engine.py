@@ -6,11 +6,11 @@ import logging
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -30,9 +30,9 @@ from edl_allreduce.worker.checkpoint import Checkpoints
 from edl_allreduce.worker.control import Leave, MasterGone, Order, Progress
 from edl_allreduce.worker.evaluation import Evaluator, shown
 from edl_allreduce.worker.journal import Journal
-from edl_allreduce.worker.pipeline import Pipeline
+from edl_allreduce.worker.pipeline import MicroBatch, StepData
 from edl_allreduce.worker.ring import Ring
-from edl_allreduce.worker.trainer import Trainer
+from edl_allreduce.worker.trainer import StepResult
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,30 @@ class ElasticRing(Ring, Protocol):
     def join(self, plan: Plan, uid: str) -> None: ...
 
     def leave(self) -> None: ...
+
+
+class Trains(Protocol):
+    """One update, in two parts; between them nothing of the state changes. A model file, or a user's loop."""
+
+    def compute(
+        self, parts: Sequence[MicroBatch], step: int, position: int
+    ) -> tuple[Any, float, Any]: ...
+
+    def commit(
+        self, sums: Any, weight: float, loss: Any, *, switch: bool, stop: bool, drain: bool
+    ) -> StepResult: ...
+
+    def state(self) -> list[np.ndarray[Any, Any]]: ...
+
+    def restore(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None: ...
+
+
+class Feeds(Protocol):
+    """This rank's part of one step after the other."""
+
+    def take(self) -> StepData: ...
+
+    def close(self) -> None: ...
 
 
 class Orders(Protocol):
@@ -122,10 +146,10 @@ class Engine:
     settings: Settings
     control: Orders
     ring: ElasticRing
-    trainer: Trainer
+    trainer: Trains
     schedule: Schedule
     diary: Diary
-    open_pipeline: Callable[..., Pipeline]
+    open_pipeline: Callable[..., Feeds]
     export: Callable[[], str]
     checkpoints: Checkpoints | None = None
     evaluator: Evaluator | None = None
@@ -208,14 +232,14 @@ class Engine:
         finally:
             self._close(pipeline)
 
-    def _open_pipeline(self, plan: Plan) -> Pipeline:
+    def _open_pipeline(self, plan: Plan) -> Feeds:
         rank = plan.rank_of(self.control.seat.uid)
         batch = self.settings.global_batch(plan.size)
         return self.open_pipeline(
             rank=rank, size=plan.size, step=self.step, position=self.position, global_batch=batch
         )
 
-    def _close(self, pipeline: Pipeline | None) -> None:
+    def _close(self, pipeline: Feeds | None) -> None:
         if pipeline is not None:
             pipeline.close()
 
@@ -287,7 +311,7 @@ class Engine:
 
     # ---------------------------------------------------------------------------------------- training
 
-    def _train(self, plan: Plan, pipeline: Pipeline) -> None:
+    def _train(self, plan: Plan, pipeline: Feeds) -> None:
         progress = self.control.progress
         progress.step, progress.position = self.step, self.position
         while not self._finished():
@@ -304,7 +328,7 @@ class Engine:
     def _finished(self) -> bool:
         return bool(self.journal.halted) or self.schedule.finished(self.step, self.position)
 
-    def _one_step(self, plan: Plan, pipeline: Pipeline) -> bool:
+    def _one_step(self, plan: Plan, pipeline: Feeds) -> bool:
         """One update. True when the ring ends at this boundary."""
         progress = self.control.progress
         rank, at = self.ring.rank, {"rank": self.ring.rank, "step": self.step, "generation": plan.generation}

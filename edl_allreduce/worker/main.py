@@ -22,6 +22,7 @@ from edl_allreduce.testing import faults
 from edl_allreduce.worker import signals
 from edl_allreduce.worker.by_hand import complete, told_everything
 from edl_allreduce.worker.control import Control
+from edl_allreduce.worker.launching import become
 from edl_allreduce.worker.network import address_towards, interface_of
 from edl_allreduce.worker.static import find_launcher, run_static, static_job
 
@@ -57,7 +58,10 @@ def start(argv: list[str]) -> int:
     for notice in parsed.notices:
         log.warning("%s", notice)
     if parsed.spec.master_addr:
-        return run(parsed.spec if told_everything(parsed) else complete(parsed))
+        spec = parsed.spec if told_everything(parsed) else complete(parsed)
+        if spec.job_command:
+            become(spec)
+        return run(spec)
     if launcher is None:
         raise UsageError(
             "--master_addr is missing: where is the master? Without one, start the ranks with "

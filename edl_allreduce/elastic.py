@@ -1,0 +1,18 @@
+"""Your own training loop in an elastic job, in a few lines of a Keras 3 or TensorFlow 2 script.
+
+    from edl_allreduce import elastic
+
+    with elastic.join(records=len(x), state=[model, optimizer], save=save) as job:
+        for step in job.steps():
+            with step:
+                loss, gradients = train_on(x[step.indices], y[step.indices])
+                optimizer.apply(step.average(gradients, loss), model.trainable_variables)
+
+    elasticdl train --job_name=mine --num_workers=4 --job_command="python my_train.py"
+
+The same script runs alone (`python my_train.py`) and under horovodrun.
+"""
+
+from edl_allreduce.worker.own_loop import ElasticJob, Step, join
+
+__all__ = ["ElasticJob", "Step", "join"]

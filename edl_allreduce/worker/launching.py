@@ -1,0 +1,46 @@
+"""`--job_command`: the worker process becomes the user's own script, which joins through the Python API."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+from edl_allreduce.errors import SetupError
+from edl_allreduce.spec import JobSpec, to_argv
+from edl_allreduce.worker.signals import TERMINATION
+
+TOKEN = "EDL_JOB_TOKEN"
+MASTER = "EDL_MASTER_ADDR"
+WORKER = "EDL_WORKER_ID"
+FLAGS = "EDL_JOB_FLAGS"
+"""All flags of the job, as a shell would write them."""
+
+
+def environment(spec: JobSpec) -> dict[str, str]:
+    """How the script learns which job it is part of."""
+    return {
+        MASTER: spec.master_addr,
+        WORKER: str(spec.worker_id),
+        FLAGS: shlex.join(to_argv(spec, "worker")),
+        # `python` in the command is the Python that runs this job.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        # What a script prints belongs into the log at once.
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def become(spec: JobSpec) -> None:
+    """Replace this process by the command; it keeps the pid. Returns never, or raises."""
+    words = shlex.split(spec.job_command)
+    os.environ.update(environment(spec))
+    # A mask survives exec: the script would never hear SIGTERM.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINATION)
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        raise SetupError(
+            f"--job_command={spec.job_command}: {words[0]} cannot be started: {error}"
+        ) from error
