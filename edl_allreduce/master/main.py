@@ -1,7 +1,7 @@
 """A master by hand: `python -m edl_allreduce.master.main --job_name=NAME --num_workers=0 …`.
 
 With --num_workers=0 it starts no workers and serves those that people start, in any number and at any time.
-With more it starts them as `elasticdl train` does.
+With more it starts them as `elasticdl train` does: as local processes or, with an image, as pods.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ def main(argv: list[str] | None = None) -> int:
         spec = parsed.spec
         for notice in parsed.notices:
             print(f"notice: {notice}", file=sys.stderr)
+        if spec.image_name or spec.worker_image:
+            from edl_allreduce.master.in_cluster import run_in_cluster  # a laptop needs no Kubernetes
+
+            return run_in_cluster(spec)
         if spec.num_workers == 0:
             print(
                 f"Start workers, as many as you like and in the same directory:\n"

@@ -42,7 +42,9 @@ class Api:
             if os.environ.get(SERVICE_HOST) and not force_kubeconfig:
                 kubernetes.config.load_incluster_config(client_configuration=configuration)
             else:
-                kubernetes.config.load_kube_config(client_configuration=configuration)
+                # Read now: the library looks at the variable only when it is imported.
+                file = os.environ.get("KUBECONFIG") or None
+                kubernetes.config.load_kube_config(config_file=file, client_configuration=configuration)
         except kubernetes.config.ConfigException as error:
             raise ClusterUnreachable(
                 f"no cluster is configured: {error} "

@@ -1,0 +1,237 @@
+"""The master in a pod: workers are pods, and whoever comes after this process takes them over.
+
+What must survive the process, but not the job, lies in a directory that belongs to the pod: how many workers
+are wanted, which ids were used. A master that is ended (SIGTERM, SIGKILL) does not end the job: workers train
+on until the next master hears them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from edl_allreduce import clock
+from edl_allreduce.cluster.kubernetes import names
+from edl_allreduce.cluster.kubernetes.api import Api
+from edl_allreduce.cluster.kubernetes.credentials import make_credentials
+from edl_allreduce.cluster.kubernetes.manifests import (
+    STATE_DIRECTORY,
+    Credentials,
+    WorkerOffice,
+    port_of,
+)
+from edl_allreduce.cluster.kubernetes.names import Object
+from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
+from edl_allreduce.errors import ClusterError, SetupError
+from edl_allreduce.master.job import FINAL, Job, Phase, Result
+from edl_allreduce.master.local import options_of
+from edl_allreduce.rpc.messages import Command, JobStatus
+from edl_allreduce.rpc.server import MasterServer, Tls
+from edl_allreduce.spec import JobSpec, to_argv
+
+log = logging.getLogger(__name__)
+
+TERMINATION_LOG = Path("/dev/termination-log")
+TERMINATION_BYTES = 4096
+"""What Kubernetes keeps of it."""
+ENDED_BY_SIGNAL = 128 + signal.SIGTERM
+TRAINING_JOB = "TrainingJob"
+
+
+class Memory(msgspec.Struct):
+    """What the next master of this pod must know."""
+
+    wanted: int
+    next_id: int = 0
+    credentials: Credentials | None = None
+    """Only where no Secret holds them."""
+    phase: str = ""
+    """Of a job that is over; then there is nothing to take over."""
+
+
+class MemoryFile:
+    """A `Memory` on disk, replaced as a whole."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "master.json"
+        self._usable = directory.is_dir() and os.access(directory, os.W_OK)
+
+    def read(self) -> Memory | None:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Memory)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def write(self, memory: Memory) -> None:
+        if not self._usable:
+            return
+        temporary = self._path.with_suffix(".new")
+        descriptor = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(memory))
+        temporary.replace(self._path)
+
+
+def run_in_cluster(spec: JobSpec) -> int:
+    """Run the master of a job whose workers are pods; returns the exit code."""
+    logging.basicConfig(
+        level=str(spec.log_level),
+        format="%(asctime)s %(levelname)s [master] %(message)s",
+        stream=sys.stdout,
+        force=True,
+    )
+    result = asyncio.run(ClusterMaster(spec, dict(os.environ)).run())
+    log.info("%s: %s", result.phase.value, result.reason)
+    if result.path:
+        log.info("The trained model is in %s", result.path)
+    return 1 if result.phase is Phase.FAILED else 0
+
+
+class ClusterMaster:
+    """Serves one job from a pod."""
+
+    def __init__(self, spec: JobSpec, environ: dict[str, str]) -> None:
+        self._environ = environ
+        namespace = environ.get(names.POD_NAMESPACE, spec.namespace)
+        self.spec = dataclasses.replace(spec, namespace=namespace)
+        self._file = MemoryFile(Path(STATE_DIRECTORY))
+        self._flags = to_argv(self.spec, "worker")
+        self._api = Api.connect(force_kubeconfig=spec.force_use_kube_config_file)
+
+    async def run(self) -> Result:
+        """Take over what is there, then serve until the job is over."""
+        before = self._file.read()
+        if before is not None and before.phase:
+            return Result(Phase(before.phase), "the job was over when this master started", 0, "", [], {})
+        credentials = self._credentials(before)
+        self._memory = before or Memory(wanted=self.spec.num_workers)
+        if not self._has_secret:
+            self._memory.credentials = credentials
+        self._cluster = self._make_cluster(credentials)
+        found = await self._cluster.start()
+        restarted = before is not None or bool(found.living)
+        self._memory.next_id = max(self._memory.next_id, found.next_id)
+        self._file.write(self._memory)
+        options = options_of(self.spec)
+        if restarted:
+            log.info(
+                "an earlier master of this job left workers %s; waiting to hear them", list(found.living)
+            )
+            until = clock.now() + options.deadlines.rejoin
+            options = dataclasses.replace(options, recover_until=until)
+        self.job = Job(options, self._cluster)
+        self._cluster.tell = self.job.note
+        self.job.adopt(found.living, self._memory.next_id, self._memory.wanted)
+        return await self._serve(credentials)
+
+    async def _serve(self, credentials: Credentials) -> Result:
+        server = MasterServer(credentials.token, self.job.attend, self._answer)
+        tls = Tls(credentials.certificate, credentials.private_key)
+        # All addresses: tunnels of the API server arrive on the pod's loopback.
+        anywhere = "[::]" if ":" in self._environ.get(names.POD_IP, "") else "0.0.0.0"
+        await server.start(anywhere, port_of(self.spec), tls)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._leave)
+        await self._show("Running")
+        result = await self.job.run()
+        self._memory.phase = result.phase.value
+        self._file.write(self._memory)
+        self._write_last_word()
+        await self._show("Finished")
+        await server.stop(1.0)
+        return result
+
+    def _leave(self) -> None:
+        """This process ends, not the job; if the pod was deleted, Kubernetes deletes the workers, too."""
+        if self.job.status().phase not in {phase.value for phase in FINAL}:
+            log.info("asked to end: workers train on, the next master of this job takes them over")
+            logging.shutdown()
+            os._exit(ENDED_BY_SIGNAL)
+
+    # ---------------------------------------------------------------------------------------- surroundings
+
+    @property
+    def _has_secret(self) -> bool:
+        return bool(self._environ.get(names.SECRET))
+
+    def _credentials(self, before: Memory | None) -> Credentials:
+        parts = [self._environ.get(name, "") for name in (names.TOKEN, names.CERTIFICATE, names.PRIVATE_KEY)]
+        if self._has_secret:
+            if not all(parts):
+                wanted = f"{names.TOKEN}, {names.CERTIFICATE} and {names.PRIVATE_KEY}"
+                raise SetupError(f"the master's pod must get {wanted} from the job's Secret")
+            return Credentials(*parts)
+        if before is not None and before.credentials is not None:
+            return before.credentials
+        return make_credentials()
+
+    def _make_cluster(self, credentials: Credentials) -> KubernetesCluster:
+        ip = self._environ.get(names.POD_IP, "")
+        own = f"[{ip}]:{port_of(self.spec)}" if ":" in ip else f"{ip}:{port_of(self.spec)}"
+        office = WorkerOffice(
+            master_addr=self._environ.get(names.MASTER_ADDR) or own,
+            has_secret=self._has_secret,
+            credentials=credentials,
+            environment=self._environ,
+        )
+        cluster = KubernetesCluster(self.spec, self._api, office, self._owner())
+        cluster.on_launch = self._used
+        return cluster
+
+    def _owner(self) -> Object:
+        """Who owns the workers: whoever manages this pod's job, or else this pod."""
+        self._name = self._environ.get(names.POD_NAME) or names.master_name(self.spec.job_name)
+        pod = self._api.get(names.path("pods", self.spec.namespace, self._name))
+        for owner in pod["metadata"].get("ownerReferences") or []:
+            if owner["kind"] == TRAINING_JOB:
+                return {
+                    "apiVersion": owner["apiVersion"],
+                    "kind": owner["kind"],
+                    "metadata": {"name": owner["name"], "uid": owner["uid"]},
+                }
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}
+
+    def _used(self, worker_id: int) -> None:
+        if worker_id >= self._memory.next_id:
+            self._memory.next_id = worker_id + 1
+            self._file.write(self._memory)
+
+    async def _answer(self, command: Command) -> JobStatus:
+        status = msgspec.structs.replace(await self.job.answer(command), flags=self._flags)
+        if status.wanted != self._memory.wanted:
+            self._memory.wanted = status.wanted
+            self._file.write(self._memory)
+        return status
+
+    async def _show(self, word: str) -> None:
+        """The label by which ElasticDL's scripts follow a job."""
+        path = names.path("pods", self.spec.namespace, self._name)
+        change = {"metadata": {"labels": {names.STATUS_LABEL: word}}}
+        try:
+            await asyncio.to_thread(self._api.patch, path, change)
+        except ClusterError as error:
+            log.warning("the label status=%s could not be set: %s", word, error)
+
+    def _write_last_word(self) -> None:
+        """For `elasticdl status` of a job that is over: Kubernetes keeps it with the pod."""
+        status = self.job.status()
+        short = msgspec.structs.replace(
+            status,
+            events=[],
+            workers=[],
+            flags=[],
+            loss=status.loss if status.loss == status.loss else 0.0,  # JSON knows no NaN
+            reason=status.reason[: TERMINATION_BYTES // 2],
+        )
+        try:
+            TERMINATION_LOG.write_bytes(msgspec.json.encode(short)[:TERMINATION_BYTES])
+        except OSError:
+            log.debug("there is no %s to write to", TERMINATION_LOG)

@@ -1,0 +1,71 @@
+"""Jobs on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from edl_allreduce.cluster.kubernetes import names
+from edl_allreduce.cluster.kubernetes.api import Api
+from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice
+from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
+from edl_allreduce.spec import parse_job
+
+HOLLOW = "--worker_tolerations=kubelab/hollow"
+
+
+def spec_for(namespace: str, *more: str):
+    argv = [
+        "--job_name=job", "--image_name=example/none:1", "--model_def=a.b.c", "--training_data=/x",
+        "--worker_resource_request=cpu=1,memory=64Mi", f"--namespace={namespace}", HOLLOW, *more,
+    ]  # fmt: skip
+    return parse_job("train", argv).spec
+
+
+class Told(list):
+    """What the cluster told people."""
+
+    def about(self, words: str) -> list[str]:
+        return [text for _, text in self if words in text]
+
+
+@pytest.fixture
+def connect(monkeypatch) -> Callable[..., Api]:
+    def make(kubeconfig) -> Api:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        return Api.connect()
+
+    return make
+
+
+def owner_of(controlplane, namespace):
+    """A config map in the place of the master's pod."""
+    made = controlplane.api.create(
+        f"/api/v1/namespaces/{namespace}/configmaps", {"metadata": {"name": "owner"}}
+    )
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": made["metadata"]}
+
+
+def cluster_for(api, spec, owner):
+    cluster = KubernetesCluster(spec, api, WorkerOffice("10.0.0.1:50001"), owner)
+    told = Told()
+    cluster.tell = lambda kind, text: told.append((kind, text))
+    return cluster, told
+
+
+async def until(condition: Callable[[], object], what: str, timeout: float = 60.0):
+    """Wait for something that a watch will tell."""
+    for _ in range(int(timeout / 0.05)):
+        found = condition()
+        if found:
+            return found
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{what} did not happen within {timeout:.0f} s")
+
+
+def worker_pods(controlplane, namespace, job="job"):
+    pods = controlplane.pods(namespace, names.selector(job, names.Replica.WORKER))
+    return sorted(pod["metadata"]["name"] for pod in pods)
