@@ -1,0 +1,78 @@
+"""Each task counts once, whoever dies holding it and whoever reports late."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl_allreduce.core.tasks import Task, TaskQueue
+
+
+def test_tasks_cover_all_records_once():
+    queue = TaskQueue(records=10, size=4)
+    taken = [queue.take("a") for _ in range(4)]
+    assert taken == [Task(0, 1, 0, 4), Task(1, 1, 4, 8), Task(2, 1, 8, 10), None]
+    assert queue.total == 3
+
+
+def test_a_lost_workers_task_is_given_out_again_and_its_late_report_is_refused():
+    queue = TaskQueue(records=4, size=4)
+    first = queue.take("a")
+    assert first is not None
+    assert queue.give_back("a") == 1
+    second = queue.take("b")
+    assert second == Task(0, 2, 0, 4)
+    assert not queue.complete("a", first.number, first.attempt)
+    assert queue.complete("b", second.number, second.attempt)
+    assert not queue.complete("b", second.number, second.attempt), "counts once"
+    assert queue.finished
+
+
+def test_an_attempt_that_was_given_up_does_not_count_even_from_its_own_worker():
+    queue = TaskQueue(records=4, size=4)
+    queue.take("a")
+    queue.give_back("a")
+    queue.take("a")
+    assert not queue.complete("a", 0, 1)
+    assert queue.complete("a", 0, 2)
+
+
+@pytest.mark.parametrize(("records", "size"), [(0, 1), (1, 0)])
+def test_an_empty_queue_makes_no_sense(records, size):
+    with pytest.raises(ValueError, match="at least one"):
+        TaskQueue(records, size)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40), st.integers(1, 7), st.data())
+def test_whatever_happens_every_record_is_counted_once(records, size, data):
+    queue = TaskQueue(records, size)
+    workers = ["a", "b", "c"]
+    held: list[tuple[str, Task]] = []
+    counted: list[int] = []
+
+    def report(worker: str, task: Task) -> None:
+        if queue.complete(worker, task.number, task.attempt):
+            counted.extend(range(task.start, task.stop))
+
+    for event in data.draw(st.lists(st.sampled_from(["take", "report", "die"]), max_size=60)):
+        worker = data.draw(st.sampled_from(workers))
+        if event == "take":
+            task = queue.take(worker)
+            if task is not None:
+                held.append((worker, task))
+        elif event == "die":
+            queue.give_back(worker)
+        elif held:
+            report(*data.draw(st.sampled_from(held)))  # also late, also twice
+        queue.validate()
+    while not queue.finished:
+        task = queue.take("last")
+        if task is None:
+            for worker in workers:
+                queue.give_back(worker)
+        else:
+            report("last", task)
+        queue.validate()
+    assert sorted(counted) == list(range(records))
