@@ -1,0 +1,182 @@
+"""Jobs from Python, for notebooks and scripts: submit, watch, scale, wait.
+
+    from edl_allreduce.api import submit
+
+    job = submit(job_name="digits", model_zoo="model_zoo", model_def="digits.mlp.custom_model",
+                 training_data="data/train", num_workers=2, output="model")
+    for event in job.events():
+        print(event.kind, event.text)
+    print(job.wait().path)
+
+The job runs in processes of its own: it goes on when the notebook's kernel ends, and `attach` finds it again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from edl_allreduce import clock
+from edl_allreduce.cluster.registry import EVENTS, LocalJobFiles, find_job, running_address
+from edl_allreduce.errors import JobFailed, UsageError
+from edl_allreduce.rpc.client import command
+from edl_allreduce.rpc.messages import Ask, Command, EventRecord, JobStatus, Scale, StopJob
+from edl_allreduce.spec import JobSpec, job_directory, parse_job, to_argv
+
+__all__ = ["EventRecord", "Job", "JobFailed", "Status", "attach", "submit"]
+
+Status = JobStatus
+POLL_SECONDS = 0.1
+START_SECONDS = 60.0
+SUCCEEDED = "Succeeded"
+
+
+class Job:
+    """A local job. Every method asks the job itself, so several of these may watch the same one."""
+
+    def __init__(self, files: LocalJobFiles, process: subprocess.Popen[bytes] | None = None) -> None:
+        self._files = files
+        self._process = process
+
+    def __repr__(self) -> str:
+        return f"Job({self.name!r}, {'running' if self.running else 'over'})"
+
+    @property
+    def name(self) -> str:
+        return self._files.name
+
+    @property
+    def directory(self) -> Path:
+        """Where its events and logs are."""
+        return self._files.directory
+
+    @property
+    def running(self) -> bool:
+        return self._files.running() is not None
+
+    def status(self) -> Status:
+        """The job as it is now, or as it was when it ended."""
+        if self._files.running() is not None:
+            return self._ask(Ask())
+        return self._result()
+
+    def scale(self, num_workers: int) -> Status:
+        """Change the number of workers while the job trains."""
+        return self._ask(Scale(num_workers))
+
+    def stop(self) -> Status:
+        """Stop at a step boundary, and wait until that is done."""
+        self._ask(StopJob("asked through the Python API"))
+        self._until_over(None)
+        return self._result()
+
+    def events(self, *, follow: bool = True) -> Iterator[EventRecord]:
+        """What happened and happens, one by one; ends with the job, or at once with `follow=False`."""
+        pause, seen = Event(), 0
+        while True:
+            running = follow and self.running
+            for event in self._files.events()[seen:]:
+                seen += 1
+                yield event
+            if not running:
+                return
+            pause.wait(POLL_SECONDS)
+
+    def logs(self, worker: int) -> str:
+        """What a worker printed so far."""
+        return (self.directory / "logs" / f"worker-{worker}.log").read_text(errors="replace")
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Until the job is over. `path` of the answer is the trained model.
+
+        Raises JobFailed with the job's own reason when it did not succeed, TimeoutError when it still runs.
+        """
+        self._until_over(timeout)
+        result = self._result()
+        if result.phase != SUCCEEDED:
+            raise JobFailed(f"job {self.name}: {result.phase}: {result.reason}")
+        return result
+
+    def _until_over(self, timeout: float | None) -> None:
+        deadline = None if timeout is None else clock.now() + timeout
+        pause = Event()
+        while self.running:
+            if deadline is not None and clock.now() > deadline:
+                raise TimeoutError(f"job {self.name} still runs after {timeout:.0f} s")
+            pause.wait(POLL_SECONDS)
+        if self._process is not None:
+            self._process.wait()
+
+    def _ask(self, message: Command) -> Status:
+        address = running_address(self._files)
+        return command(address.address, address.token, message)
+
+    def _result(self) -> Status:
+        result = self._files.result()
+        if result is None:
+            running_address(self._files)  # says why there is none
+            raise JobFailed(f"job {self.name} still runs")
+        return result
+
+
+def attach(job_name: str = "", *, job_dir: str = "") -> Job:
+    """A job that runs or ran on this machine, by name or directory."""
+    return Job(find_job(job_name, job_dir))
+
+
+def submit(spec: JobSpec | None = None, /, **flags: Any) -> Job:
+    """Start a training job on this machine; takes the flags of `elasticdl train` by name, or a JobSpec.
+
+    Returns when the master listens. Wrong flags raise UsageError as on the command line.
+    """
+    if spec is not None:
+        flags = {**_given(spec), **flags}
+    argv = [f"--{name}={_text(value)}" for name, value in flags.items()]
+    checked = parse_job("train", argv).spec
+    if checked.image_name:
+        raise UsageError("image_name: jobs on Kubernetes are submitted with `elasticdl train`.")
+    directory = job_directory(checked)
+    directory.mkdir(parents=True, exist_ok=True)
+    files = LocalJobFiles(directory)
+    if files.running() is not None:
+        raise UsageError(f"a job named {checked.job_name} is running already; attach to it or stop it first.")
+    (directory / EVENTS).unlink(missing_ok=True)  # of an earlier run: an iterator must not begin with it
+    output = directory / "stdout.log"
+    with output.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "edl_allreduce.cli", "train", *to_argv(checked, "train")],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=dict(os.environ),
+            start_new_session=True,
+        )
+    _wait_for_master(files, process, output)
+    return Job(files, process)
+
+
+def _wait_for_master(files: LocalJobFiles, process: subprocess.Popen[bytes], output: Path) -> None:
+    pause = Event()
+    for _ in range(int(START_SECONDS / POLL_SECONDS)):
+        address = files.address()
+        if address is not None and address.pid == process.pid:
+            return
+        if process.poll() is not None:
+            raise JobFailed(f"the job did not start:\n{output.read_text(errors='replace').strip()}")
+        pause.wait(POLL_SECONDS)
+    process.kill()
+    raise JobFailed(f"the master did not listen within {START_SECONDS:.0f} s; see {output}")
+
+
+def _given(spec: JobSpec) -> dict[str, str]:
+    pairs = (word.removeprefix("--").split("=", 1) for word in to_argv(spec, "train"))
+    return {name: value for name, value in pairs}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
