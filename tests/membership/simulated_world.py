@@ -142,6 +142,13 @@ class World:
 
     def do(self, verb: str, uid: str = "") -> None:
         self._note(verb, uid)
+        try:
+            self._do(verb, uid)
+        except AssertionError as error:
+            error.add_note(self.story)
+            raise
+
+    def _do(self, verb: str, uid: str) -> None:
         if verb in TICKS:
             self.now += TICKS[verb]
             self._tell(m.Tick())
@@ -186,11 +193,10 @@ class World:
 
     def _introduction(self, w: Worker) -> Iterator[m.Event]:
         heard = max(w.followed, w.newest.generation if w.newest else 0)
+        plan, joined, done = w.ring, w.doing in (Doing.TRAINING, Doing.DONE), w.doing is Doing.DONE
         following = self._next_plan(w)
         if following is not None and following.generation > w.doomed:
             plan, joined, done = following, False, False
-        else:
-            plan, joined, done = w.ring, w.doing in (Doing.TRAINING, Doing.DONE), w.doing is Doing.DONE
         yield m.Hello(
             w.seat, plan, w.step, done=done, joined=joined, has_state=w.has_state, generation=heard
         )
@@ -433,6 +439,8 @@ class World:
             quiet += 1
             while self.finished is None and (actions := self.enabled()):
                 quiet = 0
+                churn = len(self.plans) - plans > 4 + len(self.workers)
+                assert not churn, f"the ring is re-formed again and again\n{self.story}"
                 # Round by round, so that nobody starves.
                 for verb, uid in actions:
                     if verb in self._verbs(self.workers[uid]):
@@ -440,12 +448,15 @@ class World:
             # Small steps first, so that only a wait that nothing else can end meets its deadline.
             self.now += 0.5 if quiet < 10 else 20.0
             self._tell(m.Tick())
+        self._check_end()
+
+    def _check_end(self) -> None:
         usable = [w for w in self.workers.values() if w.up and not w.draining]
-        assert len(self.plans) - plans <= 4 + len(self.workers), "the ring is re-formed again and again"
         if self.finished is None:
             minimum = max(1, self.options.minimum)
-            assert len(usable) < minimum, f"{[w.uid for w in usable]} could train, but nothing happens"
-            assert self.state.waiting_for, "waits without saying for what"
+            able = [w.uid for w in usable]
+            assert len(usable) < minimum, f"{able} could train, but nothing happens\n{self.story}"
+            assert self.state.waiting_for, f"waits without saying for what\n{self.story}"
 
     # ------------------------------------------------------------------------------------ exploration
 

@@ -2,58 +2,62 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from collections.abc import Iterable
+
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from simulated_world import Doing, Life, World
 
-from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership import Options
+from edl_allreduce.core.membership import Options, Standing
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Workers come, train, drain, freeze and die, and so does the master."""
+    """Workers come, train, drain, freeze, thaw and die, and so does the master.
+
+    The world checks every promise at every event; at the end no more faults happen, and then the job must
+    end by itself or say what it waits for.
+    """
 
     world: World
 
-    @initialize(minimum=st.integers(1, 3), wanted=st.sampled_from([0, 2, 3]), steps=st.integers(1, 4),
-                warm=st.booleans())  # fmt: skip
+    @initialize(
+        minimum=st.sampled_from([1, 1, 2, 3]),
+        wanted=st.sampled_from([0, 2, 3]),
+        steps=st.integers(1, 4),
+        warm=st.booleans(),
+    )
     def begin(self, minimum: int, wanted: int, steps: int, warm: bool) -> None:
-        options = Options(wanted=wanted, minimum=minimum, deadlines=Deadlines(10.0))
-        self.world = World(options, steps=steps)
+        self.world = World(Options(wanted=wanted, minimum=minimum), steps=steps)
         for _ in range(3):
             self.world.do("launch")
         if warm:  # most trouble is in and around a ring that trains
-            self.course(60, range(60))
+            for turn in range(200):
+                if any(w.doing is Doing.TRAINING for w in self.world.workers.values()):
+                    break
+                self._things_go_on([turn])
 
-    def course(self, count: int, picks: object) -> None:
-        for _, pick in zip(range(count), picks, strict=False):  # type: ignore[call-overload]
+    def _things_go_on(self, picks: Iterable[int]) -> None:
+        for pick in picks:
             actions = self.world.enabled()
-            if any(w.doing is Doing.TRAINING for w in self.world.workers.values()) and count > 20:
-                return
-            if not actions:
-                self.world.do("tick")
-            else:
-                self.world.do(*actions[pick % len(actions)])
+            self.world.do(*actions[pick % len(actions)] if actions else ("tick",))
 
-    @rule(picks=st.lists(st.integers(0, 30), min_size=1, max_size=12))
+    @rule(picks=st.lists(st.integers(0, 20), min_size=4, max_size=12))
     def things_take_their_course(self, picks: list[int]) -> None:
-        self.course(len(picks), picks)
+        self._things_go_on(picks)
 
-    def _pick(self, number: int, *lives: Life) -> str | None:
-        uids = [w.uid for w in self.world.workers.values() if w.life in lives]
-        return uids[number % len(uids)] if uids else None
+    @rule(verb=st.sampled_from(["kill", "drain", "freeze"]), number=st.integers(0, 5))
+    def a_worker_is_hit(self, verb: str, number: int) -> None:
+        up = [w.uid for w in self.world.workers.values() if w.up]
+        if up:
+            self.world.do(verb, up[number % len(up)])
 
-    @rule(number=st.integers(0, 5), verb=st.sampled_from(["kill", "kill", "freeze", "drain"]))
-    def a_worker_is_hit(self, number: int, verb: str) -> None:
-        if uid := self._pick(number, Life.UP):
-            self.world.do(verb, uid)
-
-    @rule(number=st.integers(0, 5))
-    def a_frozen_worker_thaws_or_dies(self, number: int) -> None:
-        if uid := self._pick(number, Life.FROZEN):
-            given_up = uid not in self.world.state.members
-            self.world.do("thaw" if given_up else "kill", uid)
+    @rule()
+    def one_that_was_given_up_thaws(self) -> None:
+        for w in list(self.world.workers.values()):
+            if w.life is Life.FROZEN and w.uid not in self.world.state.members:
+                self.world.do("thaw", w.uid)
+                return
 
     @precondition(lambda self: len(self.world.workers) < 6)
     @rule()
@@ -65,24 +69,26 @@ class AnyOrder(RuleBasedStateMachine):
     def the_master_restarts(self) -> None:
         self.world.do("restart")
 
-    @rule(verb=st.sampled_from(["tick", "tick", "long tick", "very long tick"]))
+    @rule(verb=st.sampled_from(["tick", "long tick", "very long tick"]))
     def time_passes(self, verb: str) -> None:
         self.world.do(verb)
 
-    @invariant()
-    def waiting_has_a_reason(self) -> None:
-        """Nothing is checked here that the world does not check at every event."""
-
     def teardown(self) -> None:
         if hasattr(self, "world"):
-            try:
-                self.world.settle()
-            except AssertionError:
-                print(self.world.story)
-                raise
+            self.world.settle()
 
 
-AnyOrder.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
+AnyOrder.TestCase.settings = settings(max_examples=250, stateful_step_count=16, deadline=None)
 TestAnyOrder = AnyOrder.TestCase
+
+
+def test_the_simulated_world_trains_to_the_end() -> None:
+    """The tool itself: without faults three workers form one ring, train, and the job is finished."""
+    world = World(Options(wanted=3), steps=5)
+    for _ in range(3):
+        world.do("launch")
+    world.settle()
+    assert world.finished is not None
+    assert len(world.plans) == 1
+    assert all(w.step == 5 for w in world.workers.values())
+    assert all(m.standing is Standing.DONE for m in world.state.members.values())
