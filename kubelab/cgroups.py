@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 from functools import cache
 from pathlib import Path
 
@@ -70,12 +71,11 @@ def _inherit_cpuset(path: Path) -> None:
                 (path / name).write_text((path.parent / name).read_text())
 
 
-def join(group: str, pid: int) -> None:
-    """Put a process (and what it will start) into a group."""
-    for root in hierarchies():
-        procs = root / group / "cgroup.procs"
-        if procs.exists():
-            procs.write_text(str(pid))
+def joining(group: str, argv: list[str]) -> list[str]:
+    """A command that puts itself into a group and then becomes `argv`."""
+    files = [str(root / group / "cgroup.procs") for root in hierarchies() if (root / group).exists()]
+    script = "".join(f"echo 0 > {shlex.quote(file)} && " for file in files)
+    return ["/bin/sh", "-c", f'{script}exec "$@"', "sh", *argv]
 
 
 def set_frozen(group: str, frozen: bool) -> None:

@@ -72,7 +72,9 @@ class Node:
     def _component(self, name: str, argv: list[str | Path]) -> Component:
         identity = self.machine.identity
         pid = identity.pid if identity else None
-        return Component(f"{name}-{self.name}", self._run, [str(part) for part in argv], pid)
+        return Component(
+            f"{name}-{self.name}", self._run, [str(part) for part in argv], pid, group=f"{self.group}/system"
+        )
 
     # --- life ---
 
@@ -96,7 +98,6 @@ class Node:
         """Switch the machine on, plug it in, start containerd. Also after a power loss, as a reboot would."""
         self.machine.boot()
         cgroups.create(self.group)
-        cgroups.join(f"{self.group}/system", self.machine.pid)
         network.plug_in(self._control, self.machine, self.spec.number)
         self.machine.run("mount", "--bind", self.directory / "resolv.conf", "/etc/resolv.conf")
         self.containerd.start()
@@ -188,16 +189,15 @@ class Node:
         routes = json.loads(self.machine.network("ip", "-json", "route", "show", address))
         if not routes:
             raise KubelabError(f"node {self.name} has no pod with address {address}")
-        # The node's end: taking down the pod's own end would lose its routes for good.
-        # On the node's end too the route is lost when it goes down, so the packets are dropped instead.
-        rule = f"ip saddr {address} drop; ip daddr {address} drop"
+        # Dropped by rule: taking a cable's end down would lose the pod's routes for good.
         table = "pod-" + address.replace(".", "-")
         lines = [f"table ip {table}", f"delete table ip {table}"]
         if not plugged:
-            lines.append(
-                f"table ip {table} {{ chain cut {{ type filter hook prerouting priority -400; {rule}; }} "
-                f"chain out {{ type filter hook postrouting priority -400; {rule}; }} }}"
-            )
+            lines.append(f"add table ip {table}")
+            for hook in ("prerouting", "postrouting"):
+                lines.append(f"add chain ip {table} {hook} {{ type filter hook {hook} priority -400; }}")
+                for side in ("saddr", "daddr"):
+                    lines.append(f"add rule ip {table} {hook} ip {side} {address} drop")
         self.machine.network("nft", "-f", "-", stdin="\n".join(lines) + "\n")
 
     def _route(self) -> None:

@@ -15,6 +15,7 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kubelab import cgroups
 from kubelab.errors import ClusterStateError
 from kubelab.namespaces import MACHINE, inside
 from kubelab.waiting import eventually
@@ -116,6 +117,8 @@ class Component:
     argv: list[str]
     machine: int | None = None
     pass_fds: tuple[int, ...] = ()
+    group: str | None = None
+    """The control group in which it lives; None: that of whoever starts it."""
 
     @property
     def log(self) -> Path:
@@ -150,7 +153,7 @@ class Component:
                 self.machine,
                 MACHINE,
                 lambda: subprocess.Popen(
-                    self.argv,
+                    self.argv if self.group is None else cgroups.joining(self.group, self.argv),
                     cwd="/",
                     stdin=subprocess.DEVNULL,
                     stdout=log,

@@ -27,7 +27,7 @@ def test_objects_survive_a_kill_of_etcd(cluster, namespace):
 @pytest.mark.parametrize("component", ["kube-apiserver", "etcd"])
 def test_a_frozen_component_answers_nothing_until_it_is_thawed(cluster, component):
     cluster.components[component].freeze()
-    assert not cluster.api.ready()
+    eventually(lambda: not cluster.api.ready(), "the API server is not ready")
     cluster.components[component].thaw()
     cluster.wait_for_api()
 
