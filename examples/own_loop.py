@@ -1,9 +1,10 @@
-"""Your own training loop in an elastic job. Data: a directory with x.npy and y.npy (64 pixels, a digit).
+"""Your own training loop in an elastic job.
 
+    elasticdl data make digits data --format=npy
     elasticdl train --job_name=mine --num_workers=2 --num_epochs=5 \
-        --job_command="python examples/own_loop.py data model.keras"
+        --job_command="python examples/own_loop.py data/digits/train model.keras"
 
-Alone: python examples/own_loop.py data model.keras
+Alone: python examples/own_loop.py data/digits/train model.keras
 """
 
 import sys
@@ -16,10 +17,12 @@ import tensorflow as tf
 from edl_allreduce import elastic
 
 data, target = Path(sys.argv[1]), sys.argv[2]
-x, y = np.load(data / "x.npy") / 16, np.load(data / "y.npy")
+x, y = np.load(data / "image.npy") / np.float32(16), np.load(data / "label.npy")
 
 keras.utils.set_random_seed(0)
-model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(10)])
+model = keras.Sequential(
+    [keras.Input((8, 8)), keras.layers.Flatten(), keras.layers.Dense(64, "relu"), keras.layers.Dense(10)]
+)
 optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
 optimizer.build(model.trainable_variables)
 loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -23,9 +23,15 @@ def optimizer(lr=0.1):
 
 
 def feed(dataset, mode, metadata):
+    # `elasticdl data make digits` writes image and label; x and y are the same as flat columns.
+    image, label = ("image", "label") if "image" in metadata.column_names else ("x", "y")
+
+    def pixels(record):
+        return keras.ops.reshape(keras.ops.cast(record[image], "float32"), (64,)) / 16.0
+
     if mode == "prediction":
-        return dataset.map(lambda record: record["x"] / 16.0)
-    return dataset.map(lambda record: (record["x"] / 16.0, record["y"]))
+        return dataset.map(pixels)
+    return dataset.map(lambda record: (pixels(record), record[label]))
 
 
 def eval_metrics_fn():

@@ -18,6 +18,15 @@ NOT_NEEDED = {"model_zoo": None, "model_def": None, "training_data": None}
 STEPS = 4 * 13
 
 
+@pytest.fixture(scope="module")
+def images(digits_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `elasticdl data make digits --format=npy` writes them."""
+    folder = tmp_path_factory.mktemp("images")
+    np.save(folder / "image.npy", np.load(digits_data / "x.npy").reshape(-1, 8, 8).astype("uint8"))
+    np.save(folder / "label.npy", np.load(digits_data / "y.npy"))
+    return folder
+
+
 def trained(path: Path) -> list[np.ndarray]:
     import keras
 
@@ -25,18 +34,18 @@ def trained(path: Path) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def alone(digits_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[np.ndarray]:
+def alone(images: Path, tmp_path_factory: pytest.TempPathFactory) -> list[np.ndarray]:
     """What one process gives that nobody launched."""
     folder = tmp_path_factory.mktemp("alone")
     script = SCRIPT.read_text().replace("records=len(x),", "records=len(x), batch_size=48, epochs=4,")
     (folder / "my_train.py").write_text(script)
     subprocess.run(
-        [sys.executable, "my_train.py", str(digits_data), "model.keras"], cwd=folder, check=True, timeout=240
+        [sys.executable, "my_train.py", str(images), "model.keras"], cwd=folder, check=True, timeout=240
     )
     return trained(folder / "model.keras")
 
 
-def test_workers_are_killed_and_drained_and_the_loop_goes_on(tmp_path, launch, digits_data, alone):
+def test_workers_are_killed_and_drained_and_the_loop_goes_on(tmp_path, launch, images, alone):
     job = launch(
         Fault("reduce", "kill", {"rank": 1, "step": 10}),
         Fault("compute", "hold", {"step": 20}, repeat=True),
@@ -44,7 +53,7 @@ def test_workers_are_killed_and_drained_and_the_loop_goes_on(tmp_path, launch, d
         **NOT_NEEDED,
         num_workers=3,
         num_epochs=4,
-        job_command=f"python {SCRIPT} {digits_data} {tmp_path / 'model.keras'}",
+        job_command=f"python {SCRIPT} {images} {tmp_path / 'model.keras'}",
     )
     job.wait_for("ready", "worker 3")
     job.release()
