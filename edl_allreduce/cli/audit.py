@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from edl_allreduce.cli.jobs import job_parser, meant
+from edl_allreduce.cluster.registry import LocalJobFiles
 from edl_allreduce.core.audit import Verdict
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import parse_job
@@ -50,6 +51,8 @@ def _directory_of(arguments: argparse.Namespace) -> str:
     job = meant(arguments)
     if job.running() is not None:
         raise UsageError(f"job {job.name} still runs, and its workers still write; audit it when it is over.")
+    if not isinstance(job, LocalJobFiles):
+        raise UsageError("name the directory of a job on Kubernetes: mount its volume, then --audit_dir=DIR.")
     address = job.address()
     assert address is not None, "a job is found by its address"
     audit_dir = parse_job("worker", address.flags).spec.audit_dir

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edl_allreduce.cli.jobs import job_parser, meant, while_running
-from edl_allreduce.cluster.registry import LocalJobFiles
+from edl_allreduce.cluster.registry import KnownJob, LocalJobFiles
 from edl_allreduce.errors import UsageError
 
 ABOUT = """\
@@ -26,6 +26,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--follow", action="store_true", help="stay until the job ends")
     arguments = parser.read(argv)
     job = meant(arguments)
+    if not isinstance(job, LocalJobFiles):
+        return _from_pods(job, arguments.worker, arguments.follow)
     if arguments.worker and arguments.worker not in (names := _logs(job)):
         raise UsageError(f"job {job.name} has no log of {arguments.worker}; there are: {', '.join(names)}.")
     printed: dict[str, int] = {}
@@ -33,6 +35,23 @@ def main(argv: list[str]) -> int:
         for name, path in _logs(job).items():
             if arguments.worker in ("", name) and not (name == "master" and not arguments.worker):
                 _print_new(name, path, printed, prefix=not arguments.worker)
+    return 0
+
+
+def _from_pods(job: KnownJob, worker: str, follow: bool) -> int:
+    from edl_allreduce.cluster.kubernetes.remote import ClusterJob
+
+    assert isinstance(job, ClusterJob)
+    pods = job.pods()
+    if worker and worker not in pods:
+        raise UsageError(f"job {job.name} has no pod of {worker}; there are: {', '.join(pods)}.")
+    if follow and not worker:
+        raise UsageError("--follow follows one pod: name a worker, or master.")
+    for name, pod in pods.items():
+        if worker == name or (not worker and name != "master"):
+            for line in job.log_lines(pod, follow=follow):
+                named = worker or f"[worker {name}]" in line
+                print(line if named else f"{name}: {line}", flush=True)
     return 0
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from edl_allreduce.cli.jobs import ask, job_parser, while_running
-from edl_allreduce.cluster.registry import LocalJobFiles, find_job, known_jobs, running_address
+from edl_allreduce.cli.jobs import ask, job_parser, meant, while_running
+from edl_allreduce.cluster.registry import KnownJob, known_jobs, running_address
 from edl_allreduce.errors import EdlError
 from edl_allreduce.rpc.messages import JobStatus
 
@@ -33,14 +34,14 @@ def main(argv: list[str]) -> int:
     arguments = parser.read(argv)
     one = arguments.job_name or arguments.job_dir or arguments.watch
     if not one:
-        return _list(arguments.output)
-    job = find_job(arguments.job_name, arguments.job_dir)
+        return _list(arguments.output, arguments.namespace)
+    job = meant(arguments)
     if arguments.output == "json":
         return _json(job, arguments.watch)
     return watch(job) if arguments.watch else _show(job)
 
 
-def current(job: LocalJobFiles) -> JobStatus:
+def current(job: KnownJob) -> JobStatus:
     """From the master, or what it last said."""
     if job.running() is None:
         result = job.result()
@@ -55,7 +56,7 @@ def current(job: LocalJobFiles) -> JobStatus:
         return result
 
 
-def watch(job: LocalJobFiles) -> int:
+def watch(job: KnownJob) -> int:
     """The live table, until the job ends."""
     from edl_allreduce.master.display import render
 
@@ -66,7 +67,7 @@ def watch(job: LocalJobFiles) -> int:
     return 0
 
 
-def _show(job: LocalJobFiles) -> int:
+def _show(job: KnownJob) -> int:
     from edl_allreduce.master.display import render
 
     status = current(job)
@@ -78,19 +79,19 @@ def _show(job: LocalJobFiles) -> int:
     return 0
 
 
-def _json(job: LocalJobFiles, stay: bool) -> int:
+def _json(job: KnownJob, stay: bool) -> int:
     for _ in while_running(job) if stay else [None]:
         print(msgspec.json.encode(current(job)).decode(), flush=True)
     return 0
 
 
-def _list(output: str) -> int:
-    rows = [_row(job) for job in known_jobs()]
+def _list(output: str, namespace: str) -> int:
+    rows = [_row(job) for job in _all(namespace)]
     if output == "json":
         print(msgspec.json.encode(rows).decode())
         return 0
     if not rows:
-        print("No local job is known. Start one with `elasticdl train`; see `elasticdl train --help`.")
+        print("No job is known here. Start one with `elasticdl train`; see `elasticdl train --help`.")
         return 0
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for column in ("job", "phase", "step", "of", "workers", "generation"):
@@ -102,6 +103,14 @@ def _list(output: str) -> int:
     return 0
 
 
+def _all(namespace: str) -> Sequence[KnownJob]:
+    if not namespace:
+        return known_jobs()
+    from edl_allreduce.cluster.kubernetes import api, remote
+
+    return remote.list_jobs(api.Api.connect(), namespace)
+
+
 class Row(msgspec.Struct, frozen=True):
     """One job of the list."""
 
@@ -111,15 +120,13 @@ class Row(msgspec.Struct, frozen=True):
     total_steps: int = 0
     workers: int = 0
     generation: int = 0
-    directory: str = ""
+    where: str = ""
 
 
-def _row(job: LocalJobFiles) -> Row:
+def _row(job: KnownJob) -> Row:
     try:
         status = current(job)
     except EdlError:
-        return Row(job.name, "Lost", directory=str(job.directory))
+        return Row(job.name, "Lost", where=job.where)
     ring = sum(worker.rank >= 0 for worker in status.workers)
-    return Row(
-        job.name, status.phase, status.step, status.total_steps, ring, status.generation, str(job.directory)
-    )
+    return Row(job.name, status.phase, status.step, status.total_steps, ring, status.generation, job.where)

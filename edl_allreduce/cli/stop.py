@@ -28,10 +28,9 @@ def main(argv: list[str]) -> int:
         pass
     result = job.result()
     if result is None:
-        raise JobFailed(
-            f"the master of {job.name} ended without a result; see {job.directory / 'master.log'}"
-        )
-    _wait_for_exit(address.pid, address.ticks)
+        raise JobFailed(f"the master of {job.name} ended without a result; see {job.where}")
+    if address.pid:
+        _wait_for_exit(address.pid, address.ticks)
     print(f"{job.name}: {result.phase} after {result.step} steps.")
     if result.path:
         print(f"The model so far is in {result.path}")

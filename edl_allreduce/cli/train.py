@@ -30,7 +30,10 @@ def _run(command: Command, argv: Sequence[str]) -> int:
         print(f"notice: {notice}", file=sys.stderr)
     spec = parsed.spec
     if spec.image_name:
-        return load("edl_allreduce.cluster.submit:submit")(spec)
+        code = load("edl_allreduce.cluster.submit:submit")(spec)
+        if code == 0 and spec.follow and not spec.yaml:
+            return load("edl_allreduce.cli.following:follow")(spec)
+        return code
     if spec.distribution_strategy is Strategy.LOCAL:
         return load("edl_allreduce.worker.single:run_single")(spec)
     return load("edl_allreduce.master.local:run_local_job")(spec, to_argv(spec, command))

@@ -26,6 +26,9 @@ class ManualCluster:
     def identity(self, worker_id: int) -> int:
         return 0
 
+    def condition(self, worker_id: int) -> str:
+        return ""
+
     def last_words(self, worker_id: int) -> str:
         return ""
 

@@ -16,6 +16,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -42,6 +43,28 @@ class Address(msgspec.Struct, frozen=True):
     cwd: str = ""
     flags: list[str] = []
     """Of the job, as its workers read them; relative paths count from `cwd`."""
+    certificate: str = ""
+    """With one the master speaks TLS (jobs on Kubernetes)."""
+
+
+class KnownJob(Protocol):
+    """A job that commands can ask, wherever it runs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def where(self) -> str:
+        """Where the rest of the story is."""
+
+    def running(self) -> Address | None:
+        """How to reach the master, if it lives."""
+
+    def result(self) -> JobStatus | None:
+        """The last status of a job that ended in order."""
+
+    def events(self) -> list[EventRecord]:
+        """What happened so far."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +77,10 @@ class LocalJobFiles:
     def name(self) -> str:
         address = self.address()
         return address.job_name if address is not None else self.directory.name
+
+    @property
+    def where(self) -> str:
+        return str(self.directory / "master.log")
 
     def address(self) -> Address | None:
         """What the last master wrote, whether it lives or not."""
@@ -127,7 +154,7 @@ def find_job(job_name: str, job_dir: str = "") -> LocalJobFiles:
     raise UsageError(f"there is no local job {job_name}.{guess} {_listed(jobs)}")
 
 
-def running_address(job: LocalJobFiles) -> Address:
+def running_address(job: KnownJob) -> Address:
     """The address of a job that must run for what is asked of it."""
     address = job.running()
     if address is not None:
@@ -137,7 +164,7 @@ def running_address(job: LocalJobFiles) -> Address:
         raise JobFailed(f"job {job.name} is over: {result.phase}, {result.reason}")
     raise JobFailed(
         f"job {job.name} does not run: its master ended without a result. "
-        f"`elasticdl events --job_name={job.name}` and {job.directory / 'master.log'} tell the rest."
+        f"`elasticdl events --job_name={job.name}` and {job.where} tell the rest."
     )
 
 

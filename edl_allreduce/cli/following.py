@@ -1,0 +1,53 @@
+"""`elasticdl train --image_name=… --follow`: the live table of a job on Kubernetes until it is over."""
+
+from __future__ import annotations
+
+from threading import Event
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from edl_allreduce.cluster.kubernetes.remote import ENDED, ClusterJob, find_job
+from edl_allreduce.errors import EdlError
+from edl_allreduce.rpc.messages import Ask
+from edl_allreduce.spec import JobSpec
+
+REFRESH_SECONDS = 0.5
+
+
+def follow(spec: JobSpec) -> int:
+    """Returns what `elasticdl train` should: 0 when the job succeeded."""
+    job = find_job(spec.namespace, spec.job_name, force_kubeconfig=spec.force_use_kube_config_file)
+    pause = Event()
+    with Live(_waiting(job), console=Console(), auto_refresh=False) as live:
+        while job.phase() not in (*ENDED, "Gone"):
+            _draw(job, live)
+            pause.wait(REFRESH_SECONDS)
+    result = job.result()
+    if result is None:
+        print(f"{job.name}: the master's pod is {job.phase().lower()}, without a result. See: {job.where}")
+        return 1
+    print(f"{result.phase}: {result.reason}")
+    if result.path:
+        print(f"The trained model is in {result.path}")
+    return 0 if job.phase() == "Succeeded" else 1
+
+
+def _draw(job: ClusterJob, live: Live) -> None:
+    from edl_allreduce.master.display import render
+    from edl_allreduce.rpc.client import command
+
+    try:
+        address = job.running()
+        if address is None:
+            live.update(_waiting(job), refresh=True)
+        else:
+            said = command(address.address, address.token, Ask(), certificate=address.certificate)
+            live.update(render(said), refresh=True)
+    except EdlError as error:  # a master that starts or restarts
+        live.update(Text(f"{job.name}: {error}"), refresh=True)
+
+
+def _waiting(job: ClusterJob) -> Text:
+    return Text(f"{job.name}: the master's pod is {job.phase()}")

@@ -1,0 +1,212 @@
+"""Jobs on Kubernetes as the commands see them: found by name, asked through a tunnel of the API server.
+
+The tunnel ends at the master's port, where the job's own certificate and token count as they do for workers;
+both come from the job's Secret, so whoever may read that may command the job.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from edl_allreduce import clock
+from edl_allreduce.cluster.kubernetes import names
+from edl_allreduce.cluster.kubernetes.api import Api
+from edl_allreduce.cluster.kubernetes.names import Object, Replica
+from edl_allreduce.cluster.registry import Address
+from edl_allreduce.errors import ApiRefused, ClusterError, MasterUnreachable, UsageError
+from edl_allreduce.rpc.messages import Ask, EventRecord, JobStatus
+from edl_allreduce.spec.job import DOCUMENTED_PORT
+from edl_allreduce.spec.words import did_you_mean
+
+log = logging.getLogger(__name__)
+
+FRESH_SECONDS = 1.0
+"""How long what the API server said about the master's pod is believed."""
+ENDED = ("Succeeded", "Failed")
+CHUNK = 64 * 1024
+
+
+class Tunnel:
+    """A port on this machine's loopback that leads to a port of a pod."""
+
+    def __init__(self, api: Api, namespace: str, pod: str, port: int) -> None:
+        self._api, self._namespace, self._pod, self._port = api, namespace, pod, port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, name="tunnel", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listener.accept()
+            try:
+                far = self._api.forward(self._namespace, self._pod, self._port)
+            except (ClusterError, OSError) as error:
+                log.debug("no tunnel: %s", error)
+                near.close()
+                continue
+            for source, target in ((near, far), (far, near)):
+                threading.Thread(target=_pump, args=(source, target), daemon=True).start()
+
+
+def _pump(source: Any, target: Any) -> None:
+    try:
+        while data := source.recv(CHUNK):
+            target.sendall(data)
+    except OSError:
+        pass  # one side hung up; the other hears it now
+    finally:
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # closed already
+
+
+@dataclass
+class ClusterJob:
+    """One job on Kubernetes, running or not. Commands use it as they use a local one."""
+
+    api: Api
+    namespace: str
+    name: str
+    _pod: Object | None = None
+    _asked: float = float("-inf")
+    _address: Address | None = None
+    _said: JobStatus | None = field(default=None, repr=False)
+
+    @property
+    def where(self) -> str:
+        """Where the rest of the story is."""
+        return f"kubectl logs -n {self.namespace} {names.master_name(self.name)}"
+
+    def pod(self) -> Object | None:
+        """The master's pod, not much older than now."""
+        if clock.now() - self._asked > FRESH_SECONDS:
+            try:
+                path = names.path("pods", self.namespace, names.master_name(self.name))
+                self._pod = self.api.get(path)
+            except ApiRefused as error:
+                if error.status != 404:
+                    raise
+                self._pod = None
+            self._asked = clock.now()
+        return self._pod
+
+    def phase(self) -> str:
+        pod = self.pod()
+        return str(pod["status"].get("phase", "Pending")) if pod is not None else "Gone"
+
+    def running(self) -> Address | None:
+        """How to reach the master, if its pod runs."""
+        if self.phase() != "Running":
+            return None
+        if self._address is None:
+            self._address = self._open()
+        return self._address
+
+    def _open(self) -> Address:
+        path = names.path("secrets", self.namespace, names.secret_name(self.name))
+        try:
+            data = self.api.get(path)["data"]
+        except ApiRefused as error:
+            raise ClusterError(
+                f"job {self.name}: its Secret cannot be read, so its master cannot be asked: {error}"
+            ) from error
+        token, certificate = (base64.b64decode(data[key]).decode() for key in ("token", "tls.crt"))
+        tunnel = Tunnel(self.api, self.namespace, names.master_name(self.name), self._port())
+        return Address(
+            job_name=self.name,
+            address=tunnel.address,
+            token=token,
+            pid=0,
+            ticks=0,
+            started=0.0,
+            certificate=certificate,
+        )
+
+    def _port(self) -> int:
+        pod = self.pod()
+        ports = pod["spec"]["containers"][0].get("ports") or [] if pod is not None else []
+        return int(ports[0]["containerPort"]) if ports else DOCUMENTED_PORT
+
+    def result(self) -> JobStatus | None:
+        """What the master said last: Kubernetes keeps it with the pod."""
+        pod = self.pod()
+        for container in (pod or {}).get("status", {}).get("containerStatuses") or []:
+            words = container.get("state", {}).get("terminated", {}).get("message", "")
+            try:
+                return msgspec.json.decode(words, type=JobStatus)
+            except (msgspec.DecodeError, msgspec.ValidationError):
+                continue  # it did not end in order
+        return None
+
+    def events(self) -> list[EventRecord]:
+        """The latest ones; the master's log has all of them."""
+        from edl_allreduce.rpc.client import command
+
+        address = self.running()
+        if address is not None:
+            try:
+                self._said = command(address.address, address.token, Ask(), certificate=address.certificate)
+            except MasterUnreachable:
+                log.debug("no answer for now")  # a master that restarts; the next question may be luckier
+        return self._said.events if self._said is not None else []
+
+    # ------------------------------------------------------------------------------------------------ logs
+
+    def pods(self) -> dict[str, str]:
+        """Names of pods by what people call them: master, 0, 1…"""
+        chosen = names.selector(self.name)
+        items = self.api.get(names.path("pods", self.namespace), labelSelector=chosen).get("items") or []
+        workers = {i: p["metadata"]["name"] for p in items if (i := names.worker_id_of(p)) is not None}
+        found = {str(i): workers[i] for i in sorted(workers)}
+        return {**found, "master": names.master_name(self.name)}
+
+    def log_lines(self, pod: str, *, follow: bool) -> Iterator[str]:
+        """What a pod printed."""
+        path = f"{names.path('pods', self.namespace, pod)}/log"
+        query = {"follow": "true"} if follow else {}
+        for line in self.api.lines(path, 3600.0, **query):
+            yield line.decode(errors="replace")
+
+
+def find_job(namespace: str, job_name: str, *, force_kubeconfig: bool = False) -> ClusterJob:
+    """The job of this name; without one the only one that runs."""
+    api = Api.connect(force_kubeconfig=force_kubeconfig)
+    known = list_jobs(api, namespace)
+    if not job_name:
+        running = [job for job in known if job.phase() not in ENDED]
+        if len(running) == 1:
+            return running[0]
+        raise UsageError(
+            f"--job_name is missing, and {len(running) or 'no'} jobs run in namespace {namespace}. "
+            f"{_listed(known)}"
+        )
+    for job in known:
+        if job.name == job_name:
+            return job
+    guess = did_you_mean(job_name, [job.name for job in known])
+    raise UsageError(f"there is no job {job_name} in namespace {namespace}.{guess} {_listed(known)}")
+
+
+def list_jobs(api: Api, namespace: str) -> list[ClusterJob]:
+    chosen = f"app=elasticdl,{names.TYPE_LABEL}={Replica.MASTER.value}"
+    pods = api.get(names.path("pods", namespace), labelSelector=chosen).get("items") or []
+    return [
+        ClusterJob(api, namespace, pod["metadata"]["labels"][names.JOB_LABEL], pod, clock.now())
+        for pod in pods
+    ]
+
+
+def _listed(jobs: list[ClusterJob]) -> str:
+    if not jobs:
+        return "No job is there; `elasticdl train --image_name=…` submits one."
+    return f"Jobs: {', '.join(f'{job.name} ({job.phase()})' for job in jobs)}."
