@@ -37,6 +37,8 @@ class Phase(StrEnum):
 
     STARTING = "Starting"
     TRAINING = "Training"
+    WORKING = "Working"
+    """Workers pull tasks (evaluation, prediction)."""
     WAITING = "Waiting"
     FINISHING = "Finishing"
     SUCCEEDED = "Succeeded"
@@ -63,7 +65,7 @@ class JobOptions:
 
 
 @dataclass
-class _Peer:
+class Peer:
     """A connected worker."""
 
     hello: messages.Hello
@@ -118,7 +120,7 @@ class Job:
                 recover_until=options.recover_until,
             )
         )
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, Peer] = {}
         self._gone: set[str] = set()
         """Uids that were lost or evicted; they do not come back."""
         self._slots: dict[int, _Slot] = {}
@@ -242,7 +244,7 @@ class Job:
             yield messages.Evicted(refusal)
             return
         uid = hello.seat.uid
-        peer = _Peer(hello)
+        peer = Peer(hello)
         self._peers[uid] = peer
         slot = self._slots.get(hello.seat.worker_id)
         if slot is not None:
@@ -280,7 +282,7 @@ class Job:
             return "the job is over"
         return ""
 
-    async def _read(self, uid: str, peer: _Peer, requests: AsyncIterator[messages.FromWorker]) -> None:
+    async def _read(self, uid: str, peer: Peer, requests: AsyncIterator[messages.FromWorker]) -> None:
         try:
             async for message in requests:
                 self._hear(uid, peer, message)
@@ -297,7 +299,7 @@ class Job:
         if self._phase not in FINAL:
             self._handle(membership.Lost(uid, "is gone (its connection closed)"))
 
-    def _hear(self, uid: str, peer: _Peer, message: messages.FromWorker) -> None:
+    def _hear(self, uid: str, peer: Peer, message: messages.FromWorker) -> None:
         now = clock.now()
         worker_id = peer.hello.seat.worker_id
         match message:
@@ -345,7 +347,7 @@ class Job:
             case messages.Exported(path, error):
                 self._exported(path, error)
 
-    def _ready(self, uid: str, peer: _Peer, message: messages.Ready) -> None:
+    def _ready(self, uid: str, peer: Peer, message: messages.Ready) -> None:
         worker_id = peer.hello.seat.worker_id
         self._total_steps = message.total_steps
         if self._fingerprint and message.fingerprint != self._fingerprint:

@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -23,9 +24,10 @@ from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master.display import make_display
 from edl_allreduce.master.job import Job, JobOptions, Phase, Result, event_line
+from edl_allreduce.master.task_job import TaskJob
 from edl_allreduce.rpc.messages import Command, EventRecord, JobStatus
 from edl_allreduce.rpc.server import MasterServer
-from edl_allreduce.spec import JobSpec, job_directory, to_argv
+from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
 
 TOKEN = "EDL_JOB_TOKEN"
 INTERRUPTED = 130
@@ -41,8 +43,12 @@ def run_local_job(spec: JobSpec, argv: list[str]) -> int:
     result = asyncio.run(LocalJob(spec).run())
     print(f"{result.phase.value}: {result.reason}", file=sys.stderr if result.phase is Phase.FAILED else None)
     if result.path:
-        print(f"The trained model is in {result.path}")
+        print(f"{what_is_written(spec)} in {result.path}")
     return exit_code(result)
+
+
+def what_is_written(spec: JobSpec) -> str:
+    return "The predictions are" if spec.job_type is JobType.PREDICTION_ONLY else "The trained model is"
 
 
 def exit_code(result: Result) -> int:
@@ -77,7 +83,7 @@ class LocalJob:
         def on_event(event: EventRecord) -> None:
             os.write(events, event_line(event))
 
-        self.job = Job(options_of(spec), cluster, on_event)
+        self.job = make_job(spec, cluster, on_event)
         server = MasterServer(self.token, self.job.attend, self._answer)
         try:
             self.port = await server.start(spec.bind, spec.port)
@@ -156,6 +162,15 @@ class JobLock:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
+
+
+def make_job(spec: JobSpec, cluster: Cluster, on_event: Callable[[EventRecord], None]) -> Job:
+    """Training needs a ring, evaluation and prediction only a queue."""
+    options = options_of(spec)
+    if spec.job_type in (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY):
+        size = spec.minibatch_size * spec.num_minibatches_per_task
+        return TaskJob(options, cluster, on_event, task_records=size)
+    return Job(options, cluster, on_event)
 
 
 def options_of(spec: JobSpec) -> JobOptions:

@@ -46,6 +46,8 @@ class Ready(_Message, frozen=True):
     """Of the data; two workers that see different data must not train together."""
     total_steps: int
     global_batch: int
+    records: int = 0
+    """Size of the data, where work is pulled."""
 
 
 class Pulse(_Message, frozen=True):
@@ -134,6 +136,22 @@ class Evaluated(_Message, frozen=True):
     metrics: dict[str, float]
 
 
+class TaskDone(_Message, frozen=True):
+    """A task of an evaluation or prediction job is finished."""
+
+    number: int
+    attempt: int
+    sums: list[float]
+    """What it adds to the metrics; empty for predictions."""
+
+
+class Concluded(_Message, frozen=True):
+    """The result of all tasks together."""
+
+    metrics: dict[str, float]
+    path: str
+
+
 class Note(_Message, frozen=True):
     """Something that people should know about this worker; becomes an event of the job."""
 
@@ -151,7 +169,7 @@ class KvSet(_Message, frozen=True):
 
 FromWorker = (
     Hello | Ready | Pulse | Entered | Joined | Reformed | Out | Done | Draining | Failed | Exported | Note
-    | Evaluated
+    | Evaluated | TaskDone | Concluded
     | KvSet
 )  # fmt: skip
 
@@ -191,6 +209,25 @@ class Drain(_Message, frozen=True):
     """Leave at a step boundary, as after SIGTERM (the job shrinks)."""
 
 
+class DoTask(_Message, frozen=True):
+    """Evaluate or predict the records [start, stop)."""
+
+    number: int
+    attempt: int
+    start: int
+    stop: int
+    version: int
+    """The step of the checkpoint to use."""
+
+
+class Conclude(_Message, frozen=True):
+    """All tasks are done: make one result of them."""
+
+    sums: list[float]
+    tasks: int
+    records: int
+
+
 class Export(_Message, frozen=True):
     """Write the result."""
 
@@ -205,7 +242,7 @@ class Evicted(_Message, frozen=True):
     reason: str
 
 
-FromMaster = NewPlan | AbortRing | KvEntry | Stop | Drain | Export | Release | Evicted
+FromMaster = DoTask | Conclude | NewPlan | AbortRing | KvEntry | Stop | Drain | Export | Release | Evicted
 
 # ----------------------------------------------------------------------------------- commands to master
 

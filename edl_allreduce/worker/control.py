@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Protocol
 
 import msgspec
@@ -52,6 +53,9 @@ class Leave:
 Order = messages.NewPlan | messages.Export | messages.Release | messages.Evicted | MasterGone | Leave
 
 
+Pulled = messages.DoTask | messages.Conclude | messages.Release | messages.Evicted | MasterGone | Leave
+
+
 @dataclass
 class Progress:
     """What heartbeats tell. Written by the training thread only."""
@@ -91,6 +95,7 @@ class Control:
         self._stream: WorkerStream | None = None
         self._closed = False
         self._hung_up = threading.Event()
+        self._inbox: SimpleQueue[Pulled] = SimpleQueue()
         self._ready: messages.Ready | None = None
         self._plan: Plan | None = None
         """The ring that this worker is in."""
@@ -186,6 +191,10 @@ class Control:
         """Whether the ring of this generation is to be left at once."""
         return generation <= self._doomed
 
+    def next_task(self) -> Pulled:
+        """Wait for the next task, or for the end, where work is pulled."""
+        return self._inbox.get()
+
     def next_order(self, generation: int) -> Order:
         """Wait for what to do after the ring of `generation`. The last word of the master wins."""
         with self._changed:
@@ -224,6 +233,7 @@ class Control:
         with self._changed:
             self._draining = True
             self._changed.notify_all()
+        self._inbox.put(Leave())
         self.send(messages.Draining())
 
     def close(self) -> None:
@@ -307,6 +317,8 @@ class Control:
                 with self._changed:
                     self._doom(generation)
                     self._changed.notify_all()
+            case messages.DoTask() | messages.Conclude():
+                self._inbox.put(message)
             case messages.Stop():
                 self._stop = True
             case messages.Drain():
@@ -320,6 +332,8 @@ class Control:
             self.store.close()
 
     def _tell(self, last: messages.Export | messages.Release | messages.Evicted | MasterGone) -> None:
+        if not isinstance(last, messages.Export):
+            self._inbox.put(last)
         with self._changed:
             self._last = last
             if isinstance(last, messages.Release | messages.Evicted) and self._plan is not None:

@@ -10,14 +10,14 @@ import os
 import sys
 import traceback
 import uuid
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.membership import Seat
-from edl_allreduce.errors import DataError, EdlError, ModelError, SetupError, UsageError
+from edl_allreduce.errors import CheckpointError, DataError, EdlError, ModelError, SetupError, UsageError
 from edl_allreduce.rpc import messages
-from edl_allreduce.spec import JobSpec, parse_job
+from edl_allreduce.spec import JobSpec, JobType, parse_job
 from edl_allreduce.testing import faults
 from edl_allreduce.worker import signals
 from edl_allreduce.worker.by_hand import complete, told_everything
@@ -25,6 +25,9 @@ from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.launching import become
 from edl_allreduce.worker.network import address_towards, interface_of
 from edl_allreduce.worker.static import find_launcher, run_static, static_job
+
+if TYPE_CHECKING:
+    from edl_allreduce.worker.engine import Engine
 
 log = logging.getLogger("edl_allreduce.worker")
 
@@ -36,7 +39,8 @@ EXIT_INVALID = 3
 EXIT_EVICTED = 4
 LAST_WORDS_SECONDS = 2.0
 
-INVALID = (ModelError, DataError, SetupError, UsageError)
+PULLED = (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY)
+INVALID = (CheckpointError, ModelError, DataError, SetupError, UsageError)
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -118,11 +122,16 @@ def run(spec: JobSpec) -> int:
     try:
         faults.reach("prepare", worker=spec.worker_id)
         # Everything heavy is imported here, so that signals and the master's stream are served meanwhile.
+        from edl_allreduce.worker import pulled
         from edl_allreduce.worker.session import Ending, prepare
 
-        engine = prepare(spec, control, interface_of(host))
+        worker: Engine | pulled.TaskWorker
+        if spec.job_type in PULLED:
+            worker = pulled.prepare(spec, control)
+        else:
+            worker = prepare(spec, control, interface_of(host))
         faults.reach("ready", worker=spec.worker_id)
-        ending = engine.run()
+        ending = worker.run()
     except Exception as error:  # noqa: BLE001  the last supervisor: whatever user code raised is reported
         return _failed(control, error)
     log.info("ends: %s", ending.value)

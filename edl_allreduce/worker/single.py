@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from edl_allreduce.core.membership import Plan, Seat
-from edl_allreduce.spec import JobSpec
+from edl_allreduce.spec import JobSpec, JobType
 from edl_allreduce.worker import signals
 from edl_allreduce.worker.unled import Unled
 
@@ -32,6 +32,11 @@ def run_single(spec: JobSpec) -> int:
         stream=sys.stdout,
         force=True,
     )
+    if spec.job_type in (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY):
+        from edl_allreduce.worker import pulled
+
+        pulled.run_alone(spec)
+        return 0
     control = Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0)
     signals.on_termination(control.drain)
     # TensorFlow comes after the signals are blocked, so that its threads do not get them.

@@ -1,0 +1,142 @@
+"""Evaluation and prediction jobs: workers pull tasks, the master counts each result once.
+
+Keeping workers alive is the same as in training; behind the one door (`_handle`) there is a task queue
+instead of the membership machine, since these workers need no ring.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from edl_allreduce.cluster.base import Cluster
+from edl_allreduce.core import membership
+from edl_allreduce.core.tasks import TaskQueue
+from edl_allreduce.master.job import FINAL, Job, JobOptions, Peer, Phase
+from edl_allreduce.rpc import messages
+
+log = logging.getLogger(__name__)
+
+
+class TaskJob(Job):
+    """One evaluation or prediction job."""
+
+    def __init__(
+        self,
+        options: JobOptions,
+        cluster: Cluster,
+        on_event: Callable[[messages.EventRecord], None] = lambda event: None,
+        *,
+        task_records: int,
+    ) -> None:
+        super().__init__(options, cluster, on_event)
+        self._task_records = task_records
+        self._queue: TaskQueue | None = None
+        self._version = -1
+        """The step of the checkpoint: the first worker's choice holds for all."""
+        self._records = 0
+        self._sums: list[float] = []
+        self._waiting: set[str] = set()
+        """Ready workers that have no task."""
+        self._concluder = ""
+
+    # ------------------------------------------------------------------------------------------ hearing
+
+    def _ready(self, uid: str, peer: Peer, message: messages.Ready) -> None:
+        if self._queue is None:
+            self._queue = TaskQueue(message.records, self._task_records)
+            self._records, self._version = message.records, message.step
+            tasks = f"{message.records} records in {self._queue.total} tasks"
+            self._tell("tasks", f"{tasks}, model of step {message.step}")
+        super()._ready(uid, peer, msgspec.structs.replace(message, total_steps=self._queue.total))
+
+    def _hear(self, uid: str, peer: Peer, message: messages.FromWorker) -> None:
+        match message:
+            case messages.TaskDone():
+                self._task_done(uid, message)
+            case messages.Concluded():
+                self._concluded(message)
+            case _:
+                super()._hear(uid, peer, message)
+
+    def _handle(self, event: membership.Event) -> None:
+        if self._phase in FINAL:
+            return
+        match event:
+            case membership.Ready(uid):
+                self._waiting.add(uid)
+                self._phase = Phase.WORKING
+            case membership.Draining(uid):
+                self._waiting.discard(uid)
+            case membership.Lost(uid):
+                self._lost(uid)
+        self._give_out()
+
+    # -------------------------------------------------------------------------------------------- tasks
+
+    def _give_out(self) -> None:
+        queue = self._queue
+        if queue is None:
+            return
+        for uid in sorted(self._waiting):
+            task = queue.take(uid)
+            if task is None:
+                break
+            self._waiting.discard(uid)
+            order = messages.DoTask(task.number, task.attempt, task.start, task.stop, self._version)
+            self._peers[uid].outbox.put_nowait(order)
+        if queue.finished and not self._concluder and self._waiting:
+            self._concluder = min(self._waiting)
+            order_ = messages.Conclude(self._sums, queue.total, self._records)
+            self._peers[self._concluder].outbox.put_nowait(order_)
+
+    def _task_done(self, uid: str, message: messages.TaskDone) -> None:
+        queue = self._queue
+        if queue is None or not queue.complete(uid, message.number, message.attempt):
+            log.info("a result of task %d came too late and does not count", message.number)
+        elif message.sums:
+            sums = self._sums or [0.0] * len(message.sums)
+            self._sums = [a + b for a, b in zip(sums, message.sums, strict=True)]
+        self._step = queue.done if queue is not None else 0
+        slot = self._slots.get(self._peers[uid].hello.seat.worker_id)
+        if slot is None or not slot.draining:
+            self._waiting.add(uid)
+        self._give_out()
+
+    def _lost(self, uid: str) -> None:
+        self._waiting.discard(uid)
+        if uid == self._concluder:
+            self._concluder = ""
+        if self._queue is not None and (count := self._queue.give_back(uid)):
+            self._tell("redo", f"{count} task of a lost worker is given out again")
+
+    def _concluded(self, message: messages.Concluded) -> None:
+        if message.metrics:
+            self._evaluated(messages.Evaluated(self._version, message.metrics))
+        self._path = message.path
+        self._end(Phase.SUCCEEDED, f"{self._records} records")
+
+    # ------------------------------------------------------------------------------------------ telling
+
+    def status(self) -> messages.JobStatus:
+        status = super().status()
+        workers = []
+        for uid, peer in self._peers.items():
+            seat, last = peer.hello.seat, peer.last
+            tasks = self._queue.doing(uid) if self._queue is not None else []
+            workers.append(
+                messages.WorkerStatus(
+                    worker_id=seat.worker_id,
+                    host=seat.host,
+                    standing="working" if tasks else "waiting",
+                    rank=-1,
+                    activity=last.activity.value if last is not None else "",
+                    step=tasks[0].number if tasks else 0,
+                    pid=self._cluster.identity(seat.worker_id),
+                )
+            )
+        known = {w.worker_id for w in workers}
+        workers += [w for w in status.workers if w.worker_id not in known]
+        return msgspec.structs.replace(status, workers=sorted(workers, key=lambda w: w.worker_id))

@@ -1,0 +1,289 @@
+"""A worker of an evaluation or prediction job: asks for tasks until there are none."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import keras
+import msgspec
+import numpy as np
+
+from edl_allreduce import clock
+from edl_allreduce.core.health import Activity
+from edl_allreduce.data import RecordSource, read_good
+from edl_allreduce.errors import DataError, ModelError, UsageError
+from edl_allreduce.rpc import messages
+from edl_allreduce.spec import JobSpec, JobType
+from edl_allreduce.testing import faults
+from edl_allreduce.worker import session
+from edl_allreduce.worker.checkpoint import Array, load_for_init
+from edl_allreduce.worker.control import Control, Leave, MasterGone
+from edl_allreduce.worker.engine import Ending
+from edl_allreduce.worker.evaluation import Evaluator
+from edl_allreduce.worker.pipeline import Parser
+from edl_allreduce.worker.zoo import Mode, ModelDefinition
+
+log = logging.getLogger(__name__)
+
+INDEX = "predictions.json"
+
+
+class Work(Protocol):
+    """What is done with a task, and in the end."""
+
+    def do(self, start: int, stop: int, number: int, between: Callable[[], None]) -> list[float]: ...
+
+    def conclude(self, order: messages.Conclude) -> tuple[dict[str, float], str]: ...
+
+
+class TrainedModel:
+    """A model with the weights of a checkpoint."""
+
+    def __init__(self, definition: ModelDefinition, sample: Any, directory: str) -> None:
+        self.model = definition.model()
+        if not isinstance(self.model, keras.Model):
+            raise ModelError(f"{definition.path}: expected a keras.Model, got {type(self.model).__name__}")
+        if not self.model.built:
+            self.model(sample, training=False)
+        self._directory = directory
+        self.step = -1
+        self.load(directory)
+
+    def state(self) -> list[Array]:
+        return [np.array(v) for v in self.model.variables]
+
+    def names(self) -> tuple[list[str], list[str]]:
+        return [v.path for v in self.model.variables], []
+
+    def load(self, directory: str) -> None:
+        loaded = load_for_init(directory, self)
+        for variable, array in zip(self.model.variables, loaded.model_arrays, strict=True):
+            variable.assign(array)
+        self.step = loaded.contents.step
+        log.info("the model is that of %s", loaded.path)
+
+    def want(self, step: int) -> None:
+        """All workers of a job use the same checkpoint, also when a newer one appears meanwhile."""
+        if step != self.step:
+            self.load(str(Path(self._directory) / f"version-{step}"))
+
+
+class TaskWorker:
+    """Pulls and does tasks."""
+
+    def __init__(self, control: Control, model: TrainedModel, work: Work) -> None:
+        self._control = control
+        self._model = model
+        self._work = work
+
+    def run(self) -> Ending:
+        while True:
+            match self._control.next_task():
+                case messages.DoTask() as order:
+                    self._do(order)
+                case messages.Conclude() as order:
+                    metrics, path = self._work.conclude(order)
+                    self._control.send(messages.Concluded(metrics, path))
+                case messages.Evicted(reason):
+                    log.warning("evicted: %s", reason)
+                    return Ending.EVICTED
+                case MasterGone():
+                    log.error("the master is gone: ending")
+                    return Ending.ABANDONED
+                case Leave():
+                    return Ending.LEFT
+                case messages.Release():
+                    return Ending.RELEASED
+
+    def _do(self, order: messages.DoTask) -> None:
+        progress = self._control.progress
+        progress.activity, progress.step, progress.done = Activity.COMPUTING, order.number, 0
+        began = clock.now()
+
+        def between() -> None:
+            faults.reach("task", task=order.number, attempt=order.attempt, done=progress.done)
+            progress.done += 1
+
+        self._model.want(order.version)
+        sums = self._work.do(order.start, order.stop, order.number, between)
+        progress.activity = Activity.IDLE
+        log.info("task %d (records %d to %d, attempt %d) took %.2f s",
+                 order.number, order.start, order.stop - 1, order.attempt, clock.now() - began)  # fmt: skip
+        self._control.send(messages.TaskDone(order.number, order.attempt, sums))
+
+
+def prepare(spec: JobSpec, control: Control) -> TaskWorker:
+    """Open the data, load the model, trace; then say that this worker is ready."""
+    source, model, work = _open(spec)
+    control.ready(
+        messages.Ready(
+            step=model.step,
+            has_state=True,
+            fingerprint=source.fingerprint,
+            total_steps=0,
+            global_batch=0,
+            records=len(source),
+        )
+    )
+    return TaskWorker(control, model, work)
+
+
+def run_alone(spec: JobSpec) -> None:
+    """The whole job in this process (`--distribution_strategy=Local`)."""
+    source, model, work = _open(spec)
+    size = spec.minibatch_size * spec.num_minibatches_per_task
+    sums: Any = 0.0
+    numbers = range(-(-len(source) // size))
+    for number in numbers:
+        stop = min((number + 1) * size, len(source))
+        sums = sums + np.array(work.do(number * size, stop, number, lambda: None), np.float64)
+    order = messages.Conclude([float(v) for v in np.atleast_1d(sums)], len(numbers), len(source))
+    metrics, path = work.conclude(order)
+    if metrics:
+        print(messages.metrics_line(messages.Evaluated(model.step, metrics)))
+    print(f"Succeeded: {len(source)} records")
+    if path:
+        print(f"The predictions are in {path}")
+
+
+def _open(spec: JobSpec) -> tuple[RecordSource, TrainedModel, Work]:
+    session.set_threads(spec)
+    definition = session.definition_of(spec)
+    predicts = spec.job_type is JobType.PREDICTION_ONLY
+    mode = Mode.PREDICTION if predicts else Mode.EVALUATION
+    source = session.open_data(spec, spec.prediction_data if predicts else spec.validation_data)
+    parser = Parser(definition.feed, mode, source.metadata)
+    count = min(spec.minibatch_size, len(source))
+    features, _ = parser(source.read(range(count)), count)
+    model = TrainedModel(definition, features, spec.checkpoint_dir_for_init)
+    work: Work
+    if predicts:
+        work = _Predicting(spec, definition, model.model, source, parser)
+    else:
+        work = _Evaluating(spec, definition, model.model, source)
+    return source, model, work
+
+
+class _Evaluating:
+    """Sums of metrics; a task is a whole number of chunks, so the result does not depend on who did what."""
+
+    def __init__(self, spec: JobSpec, definition: ModelDefinition, model: Any, source: RecordSource) -> None:
+        self._chunk = spec.minibatch_size
+        self._evaluator = Evaluator(
+            definition, model, source, chunk=self._chunk, bad_records_allowed=spec.max_bad_records
+        )
+
+    def do(self, start: int, stop: int, number: int, between: Callable[[], None]) -> list[float]:
+        chunks = range(start // self._chunk, -(-stop // self._chunk))
+        return [float(v) for v in self._evaluator.measure(chunks, between)]
+
+    def conclude(self, order: messages.Conclude) -> tuple[dict[str, float], str]:
+        return self._evaluator.conclude(np.array(order.sums, np.float64)), ""
+
+
+class Index(msgspec.Struct, frozen=True):
+    """predictions.json: written when every file is there."""
+
+    records: int
+    files: list[str]
+    order: str = "files in this order, rows in the order of the records of --prediction_data"
+
+
+class _Predicting:
+    """Predictions of a task, as a file or through the model file's processor."""
+
+    def __init__(
+        self, spec: JobSpec, definition: ModelDefinition, model: Any, source: RecordSource, parser: Parser
+    ) -> None:
+        self._batch = spec.minibatch_size
+        self._bad_allowed = spec.max_bad_records
+        self._worker_id = spec.worker_id or 0
+        self._model = model
+        self._source = source
+        self._parser = parser
+        self._directory = Path(spec.output) if spec.output else None
+        self._processor = definition.outputs_processor() if definition.outputs_processor else None
+        if self._processor is not None and not callable(getattr(self._processor, "process", None)):
+            raise ModelError(
+                f"{definition.path}: {type(self._processor).__name__} has no process(predictions, worker_id)"
+            )
+        if self._processor is None and self._directory is None:
+            raise UsageError(
+                f"where should predictions go? Give --output=DIR, or a PredictionOutputsProcessor in "
+                f"{definition.path}"
+            )
+        if self._directory is not None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+
+    def do(self, start: int, stop: int, number: int, between: Callable[[], None]) -> list[float]:
+        batches = []
+        for at in range(start, stop, self._batch):
+            batch = self._predict(range(at, min(at + self._batch, stop)))
+            if batch is not None:
+                batches.append(batch)
+            between()
+        if self._processor is not None:
+            for batch in batches:
+                self._processor.process(batch, self._worker_id)
+        if self._directory is not None:
+            self._write(number, batches)
+        return []
+
+    def _predict(self, indices: range) -> Any:
+        if self._bad_allowed:
+            records, bad = read_good(self._source, indices)
+            for error in bad:
+                log.warning("left out of the predictions: %s", error)
+            count = len(indices) - len(bad)
+            if count == 0:
+                return None
+        else:
+            records, count = self._source.read(indices), len(indices)
+        features, _ = self._parser(records, count)
+        outputs = self._model.predict_on_batch(features)
+        return outputs
+
+    def _write(self, number: int, batches: list[Any]) -> None:
+        """A file per task; whoever does a task again writes the same file."""
+        assert self._directory is not None
+        if not batches:
+            return
+        named = isinstance(batches[0], dict)
+        final = self._directory / _name(number, named=named)
+        draft = final.with_name(f".{os.getpid()}-{final.name}")
+        if named:
+            merged: dict[str, Any] = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
+            np.savez(draft, **merged)
+        elif isinstance(batches[0], list | tuple):
+            columns = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
+            final = final.with_suffix(".npz")
+            draft = draft.with_suffix(".npz")
+            np.savez(draft, *columns)
+        else:
+            np.save(draft, np.concatenate(batches))
+        draft.replace(final)
+
+    def conclude(self, order: messages.Conclude) -> tuple[dict[str, float], str]:
+        if self._directory is None:
+            return {}, ""
+        files = sorted(p.name for p in self._directory.glob("predictions-*.np[yz]"))
+        if len(files) != order.tasks and not self._bad_allowed:
+            raise DataError(
+                f"{self._directory} holds {len(files)} files of predictions, expected {order.tasks}: all "
+                "workers must see the same --output, and it must not hold those of another job"
+            )
+        text = msgspec.json.format(msgspec.json.encode(Index(order.records, files)))
+        draft = self._directory / f".{INDEX}.{os.getpid()}"
+        draft.write_bytes(text)
+        draft.replace(self._directory / INDEX)
+        for left in self._directory.glob(".*-predictions-*.np[yz]"):
+            left.unlink()  # a worker died while it wrote
+        return {}, str(self._directory)
+
+
+def _name(number: int, *, named: bool) -> str:
+    return f"predictions-{number:06d}.{'npz' if named else 'npy'}"
