@@ -76,7 +76,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, digits: Path) -> list[
     directory = tmp_path_factory.mktemp("undisturbed")
     job = RunningJob(directory, arguments(digits, directory, 1, distribution_strategy="Local"))
     try:
-        assert job.wait() == 0, job.story()
+        assert job.wait(400) == 0, job.story()
         return weights(job)
     finally:
         job.end()
@@ -87,7 +87,7 @@ def same_result(undisturbed: list[np.ndarray]) -> Callable[[RunningJob], None]:
     """The job ended as if it had never been interrupted."""
 
     def check(job: RunningJob) -> None:
-        assert job.wait() == 0, job.story()
+        assert job.wait(400) == 0, job.story()
         verdict = job.audit()
         assert verdict.clean, f"{verdict}\n{job.story()}"
         assert (verdict.steps, verdict.epochs) == (STEPS, EPOCHS), verdict

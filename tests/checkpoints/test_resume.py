@@ -9,20 +9,20 @@ import pytest
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.worker import checkpoint
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 
 
 def test_master_and_all_workers_killed(start_job, same_result, tmp_path):
     """And the newest checkpoint is damaged on top of it: the one before is used."""
     job = start_job(Fault("compute", "hold", {"step": 30}, repeat=True), checkpoint_steps=8)
-    job.wait_for("checkpoint", "step 24 is in")
-    job.wait_fired(2)
+    job.wait_for("checkpoint", "step 24 is in", timeout=250)
+    job.wait_fired(2, timeout=250)
     job.end()
     newest = tmp_path / "checkpoints" / "version-24" / "state.bin"
     newest.write_bytes(newest.read_bytes()[:-1])
 
     again = start_job(checkpoint_steps=8)
-    event = again.wait_for("resume")
+    event = again.wait_for("resume", timeout=250)
     assert "version-16, after 16 steps" in event.text
     assert "version-24 is torn" in again.log(0) + again.log(1)
     same_result(again)
@@ -36,14 +36,14 @@ def test_all_workers_killed_at_once(start_job, same_result):
         Fault("reduce", "kill", {"rank": 1, "step": 20}),
         checkpoint_steps=8,
     )
-    assert "after 16 steps" in job.wait_for("resume").text
+    assert "after 16 steps" in job.wait_for("resume", timeout=250).text
     same_result(job)
     assert len(job.fired()) == 2
 
 
 def test_a_stopped_job_goes_on_with_another_number_of_workers(start_job, same_result, tmp_path):
     job = start_job(Fault("applied", "hold", {"step": 17}, repeat=True))
-    job.wait_fired(2)
+    job.wait_fired(2, timeout=250)
     job.process.send_signal(signal.SIGINT)
     job.wait_for("stop")
     job.release()
@@ -53,14 +53,14 @@ def test_a_stopped_job_goes_on_with_another_number_of_workers(start_job, same_re
     assert step in (18, 19, 20), "at the first boundary after the workers heard of it"
 
     again = start_job(workers=3)
-    assert f"after {step} steps" in again.wait_for("resume").text
+    assert f"after {step} steps" in again.wait_for("resume", timeout=250).text
     same_result(again)
     assert again.audit().set_back == 0, "a stop loses nothing"
 
 
 def test_the_last_worker_writes_a_checkpoint_when_it_is_told_to_leave(start_job, same_result):
     job = start_job(Fault("applied", "terminate", {"step": 17}), workers=1)
-    job.wait_for("drain")
-    job.wait_for("checkpoint", "is in")
+    job.wait_for("drain", timeout=250)
+    job.wait_for("checkpoint", "is in", timeout=250)
     same_result(job)
     assert len(job.fired()) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from edl_allreduce.testing.faults import Fault
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 
 
 def reported(text: str, marker: str) -> dict[int, dict[str, float]]:
