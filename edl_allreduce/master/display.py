@@ -114,5 +114,5 @@ def _events(status: JobStatus) -> Text:
     for event in status.events[-SHOWN_EVENTS:]:
         text.append(f"\n+{event.wall - first:6.1f} s  ", style="dim")
         text.append(f"{event.kind:<8} ", style=COLOURS.get(event.kind, ""))
-        text.append(event.text)
+        text.append(event.text.splitlines()[0])
     return text

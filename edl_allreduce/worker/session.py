@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import traceback
 from pathlib import Path
 
 import tensorflow as tf
@@ -13,8 +14,8 @@ from edl_allreduce import clock
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership import Plan
 from edl_allreduce.core.schedule import Order, Schedule
-from edl_allreduce.data import RecordSource, open_source
-from edl_allreduce.errors import ModelError
+from edl_allreduce.data import RecordSource, open_source, read_good
+from edl_allreduce.errors import EdlError, ModelError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import ElasticBatch, JobSpec
 from edl_allreduce.spec.params import parse_params
@@ -148,10 +149,20 @@ def build_trainer(
     definition = definition_of(spec)
     parser = Parser(definition.feed, Mode.TRAINING, source.metadata)
     trainer = Trainer(definition, ring, spec.global_batch_size, spec.seed)
-    count = min(spec.minibatch_size, len(source))
-    first = schedule.order.indices(schedule.span(0, count))
-    features, labels = parser(source.read(first), count)
-    trainer.build(MicroBatch(features, labels, count))
+    first = schedule.order.indices(schedule.span(0, min(spec.minibatch_size, len(source))))
+    records, bad = read_good(source, first) if spec.max_bad_records else (source.read(first), ())
+    count = len(first) - len(bad)
+    try:
+        features, labels = parser(records, count)
+        trainer.build(MicroBatch(features, labels, count))
+    except (EdlError, OSError):
+        raise
+    except Exception as error:
+        # Every worker does the same with the same records: none would fare better.
+        raise ModelError(
+            f"{definition.path}: the step could not be traced on the first {count} records.\n"
+            f"{traceback.format_exc()}"
+        ) from error
     params = {"batch_size": spec.minibatch_size, "epochs": spec.num_epochs, "saved_model_path": spec.output}
     callbacks_of(spec).attach(trainer.model, trainer.optimizer, params)
     if spec.checkpoint_dir_for_init:

@@ -24,6 +24,9 @@ from edl_allreduce.worker.zoo import ModelDefinition
 
 log = logging.getLogger(__name__)
 
+SEED_STATE = "seed_generator_state"
+"""Keras' name for the state of a random layer."""
+
 SWITCH, STOP, DRAIN, WEIGHT, LOSS = range(5)
 """Slots of the control vector that rides with the gradients."""
 
@@ -72,9 +75,9 @@ class Trainer:
             raise ModelError(f"{self._definition.path}: the model has no trainable variable")
         self.optimizer.build(self._trainable)
         frozen = self.model.non_trainable_variables
-        self._seeds = [v for v in frozen if v.name == "seed_generator_state"]
-        self._seed_values = [np.array(v) for v in self._seeds]
-        self._averaged = [v for v in frozen if v not in self._seeds]
+        self._seeds = [v for v in frozen if v.name == SEED_STATE]
+        self._seed_values = [v.numpy() for v in self._seeds]
+        self._averaged = [v for v in frozen if v.name != SEED_STATE]
         self._trace(sample)
         before = self.state()
         self.step([sample, sample], 0, 0, switch=False, stop=False)
@@ -138,8 +141,8 @@ class Trainer:
 
     def _local_graph(self, features: Any, labels: Any, weight: Any, salt: Any) -> tuple[list[Any], Any]:
         log.info("the step is traced")
-        seeds = {id(v): tf.cast(tf.bitwise.bitwise_xor(s, salt), v.dtype)
-                 for v, s in zip(self._seeds, self._seed_values, strict=True)}  # fmt: skip
+        salted = [tf.bitwise.bitwise_xor(tf.cast(s, tf.uint32), salt) for s in self._seed_values]
+        seeds = {id(v): tf.cast(s, v.dtype) for v, s in zip(self._seeds, salted, strict=True)}
         frozen = [seeds.get(id(v), v.value) for v in self.model.non_trainable_variables]
         variables = [v.value for v in self._trainable]
         with tf.GradientTape() as tape:
@@ -175,7 +178,7 @@ class Trainer:
 
     def state(self) -> list[np.ndarray[Any, Any]]:
         """Everything that makes the next step what it is, as arrays."""
-        return [np.array(v) for v in self._variables()]
+        return [v.numpy().copy() for v in self._variables()]
 
     def names(self) -> tuple[list[str], list[str]]:
         """Of the model's and of the optimizer's variables, in the order of `state`."""
