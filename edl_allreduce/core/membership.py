@@ -567,6 +567,8 @@ def _watch_joining(
     state, order = _free(state, absent, now)
     if state.entered_since is None:
         state, _ = _wait(state, "the members finish their step before they switch")
+        if now - min(m.since for m in inside) > _patience(state, ring, inside):
+            return _order_abort(state, inside, "nobody entered the new ring")
         return state, order
     waited = now - state.entered_since
     if absent:

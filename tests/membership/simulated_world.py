@@ -410,6 +410,8 @@ class World:
             assert old != seated, "a needless plan"
             told = getattr(event, "uid", "")
             assert all(x.joined or x.seat.uid == told for x in before.alive()), "the last one is not joined"
+            real = [self.workers[x.seat.uid] for x in before.alive()]
+            assert all(w.has_state and w.followed >= before.plan.generation for w in real), "only believed"
             assert any(known[uid].has_state and not known[uid].draining for uid in seated) or any(
                 known[uid].draining for uid in seated
             )

@@ -242,6 +242,14 @@ def test_what_is_said_about_an_older_ring_changes_nothing() -> None:
     assert machine.state.members == before.members
 
 
+def test_who_joined_an_older_ring_has_not_joined_this_one() -> None:
+    machine = training("ab")
+    machine.arrive("c")
+    machine.tell(Joined("a", 1, 5), Joined("b", 1, 5), Ready("a"), Ready("b"))
+    assert not any(member.joined for member in machine.state.members.values())
+    assert machine.state.members["a"].standing is Standing.RING
+
+
 def test_a_report_that_comes_too_late_still_tells_who_holds_the_model() -> None:
     machine = training("a")
     machine.arrive("b")
@@ -396,7 +404,7 @@ def test_nobody_is_disturbed_when_a_leaver_ends_in_order() -> None:
 def test_whoever_does_not_come_is_named_evicted_and_left_behind() -> None:
     machine = training("ab")
     machine.arrive("c")
-    assert machine.wait(3600) == (), "a step may take as long as it takes while nobody waits"
+    assert machine.wait(5 * STUCK) == (), "a step may take long while nobody waits"
     assert machine.state.waiting_for == "the members finish their step before they switch"
     machine.tell(Entered("a", 2), Entered("c", 2))
     assert machine.state.waiting_for == "worker 1 has not entered the new ring yet"
@@ -404,6 +412,16 @@ def test_whoever_does_not_come_is_named_evicted_and_left_behind() -> None:
     evict, publish = machine.wait(0.1)
     assert evict == Evict("b", "did not enter the new ring within 60 s")
     assert isinstance(publish, Publish) and machine.ring == "ac"
+
+
+def test_a_plan_that_nobody_follows_is_called_off_and_made_anew() -> None:
+    machine = training("ab")
+    machine.arrive("c")
+    assert machine.wait(10 * STUCK) == ()
+    assert machine.wait(0.1) == (Abort(2, ("a", "b", "c"), "nobody entered the new ring"),)
+    assert machine.tell(*(Out(u, 2, 7, "called off") for u in "abc"))[-1] == Publish(
+        plan(3, "abc"), True, "the ring broke"
+    )
 
 
 def test_the_only_holders_of_the_model_get_ten_times_longer() -> None:
