@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -156,13 +157,15 @@ def test_a_server_in_trouble_costs_no_pod_and_makes_none_twice(controlplane, nam
 
 def test_a_pod_that_can_never_be_made_ends_the_job(controlplane, namespace, connect):
     api, owner = connect(controlplane.kubeconfig), owner_of(controlplane, namespace)
-    cluster, _ = cluster_for(api, spec_for(namespace, "--image_name=BAD IMAGE"), owner)
+    wrong = '{"worker_pod_spec": {"tolerations": [{"key": "a", "operator": "Wrong"}]}}'
+    cluster, _ = cluster_for(api, spec_for(namespace, f"--cluster_spec_json={wrong}"), owner)
 
     async def scenario():
         await cluster.start()
         await cluster.launch(0)
         end = await asyncio.wait_for(cluster.next_end(), 60)
-        assert end.cause is Cause.INVALID, end
+        assert end.cause is Cause.INVALID
+        assert "Wrong" in end.text
         await cluster.close()
 
     asyncio.run(scenario())
@@ -173,8 +176,6 @@ def test_a_master_without_rights_says_how_to_get_them(controlplane, namespace, c
     token = controlplane.kubectl("create", "token", "default", "-n", namespace).strip()
     config = tmp_path / "kubeconfig"
     text = controlplane.kubectl("config", "view", "--raw", "-o", "json")
-    import json
-
     content = json.loads(text)
     content["users"] = [{"name": user["name"], "user": {"token": token}} for user in content["users"]]
     config.write_text(json.dumps(content))

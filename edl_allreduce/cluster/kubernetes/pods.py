@@ -119,7 +119,8 @@ class KubernetesCluster:
         loop = asyncio.get_running_loop()
 
         def deliver(seen: Seen) -> None:
-            loop.call_soon_threadsafe(self._hear, seen)
+            if not loop.is_closed():  # the thread may outlive the loop for a moment
+                loop.call_soon_threadsafe(self._hear, seen)
 
         path = names.path("pods", self._spec.namespace)
         chosen = names.selector(self._spec.job_name, Replica.WORKER)

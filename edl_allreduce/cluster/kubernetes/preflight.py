@@ -13,7 +13,7 @@ from edl_allreduce.spec.resources import amount, parse_resources
 from edl_allreduce.spec.volumes import Claim, parse_volumes
 
 RBAC = "manifests/elasticdl-rbac.yaml"
-CLASSES = "manifests/priority-classes.yaml"
+CLASSES = "manifests/high.yaml -f manifests/low.yaml"
 DEFAULT_VALUES = {"high": 1000000, "low": 1000}
 
 
@@ -159,7 +159,7 @@ def _claims(api: ReadingApi, spec: JobSpec) -> list[str]:
     claims = {s.claim_name for s in parse_volumes(spec.volume).sources if isinstance(s, Claim)}
     return [
         f"there is no PersistentVolumeClaim {claim} in namespace {spec.namespace} (--volume). "
-        "`kubectl get pvc` lists those that exist; manifests/data.yaml makes one."
+        "`kubectl get pvc` lists those that exist; kubectl apply -k manifests/data makes one."
         for claim in sorted(claims)
         if not _exists(api, names.path("persistentvolumeclaims", spec.namespace, claim))
     ]
