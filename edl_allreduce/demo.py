@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edl_allreduce import clock
+from edl_allreduce.core.health import Activity
 from edl_allreduce.master.job import Phase, Result
 from edl_allreduce.master.local import LocalJob, configure_logging
 from edl_allreduce.rpc.messages import JobStatus
@@ -26,6 +27,7 @@ MINIBATCH = 32
 EPOCHS = 160
 TEST_RECORDS = 360
 LOOK_SECONDS = 0.1
+TRAINING = (Activity.COMPUTING, Activity.REDUCING)
 
 KILL_AT, DRAIN_AT, ADD_AT = 0.08, 0.35, 0.55
 """When things happen, as parts of the training."""
@@ -45,7 +47,7 @@ def main() -> int:
             "--model_def=digits.cnn.custom_model", f"--training_data={folder / 'train'}",
             f"--num_workers={WORKERS}", f"--minibatch_size={MINIBATCH}", f"--num_epochs={EPOCHS}",
             f"--audit_dir={folder / 'audit'}", f"--output={folder / 'model'}",
-            "--failure_detection_seconds=5",
+            "--failure_detection_seconds=5", "--cool_down_seconds=20",
         ]  # fmt: skip
         spec = parse_job("train", argv).spec
         (folder / "job").mkdir()
@@ -104,7 +106,7 @@ async def _until(local: LocalJob, happened: Callable[[JobStatus], bool]) -> JobS
         if hasattr(local, "job"):
             status = local.job.status()
             ring = [w for w in status.workers if w.rank >= 0]
-            if happened(status) and len(ring) > 1 and all(w.pid for w in ring):
+            if happened(status) and len(ring) > 1 and all(w.pid and w.activity in TRAINING for w in ring):
                 return status
 
 
