@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 TOKEN = "EDL_JOB_TOKEN"
 RETRY_SECONDS = 0.5
 ASK_SECONDS = 5.0
+REFUSALS = 10
 
 
 class Interrupted(EdlError):
@@ -50,13 +51,16 @@ def complete(parsed: ParsedJob) -> JobSpec:
 def _ask(own: JobSpec) -> JobStatus:
     """The worker may be quicker than its master: wait for it as long as for one that restarts."""
     deadline = clock.now() + own.master_grace_seconds
+    refused = 0
     told = False
     while True:
         token = os.environ.get(TOKEN) or token_for(own.master_addr, own.job_dir)
         try:
             status = command(own.master_addr, token, Ask(), timeout=ASK_SECONDS)
-        except MasterUnreachable as error:
-            if clock.now() > deadline:
+        except (MasterUnreachable, UsageError) as error:
+            refused += isinstance(error, UsageError)
+            # A local master listens a moment before its token can be found, so the first refusals may pass.
+            if clock.now() > deadline or refused > REFUSALS or (refused and token):
                 raise
             if not told:
                 log.info("waiting for the master: %s", error)
