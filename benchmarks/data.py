@@ -12,19 +12,17 @@ both; the figure is the median over rounds of the ratio ours / tf.data.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks import frame
+from benchmarks.frame import BenchmarkFailed, Figure, Report
+from edl_allreduce import clock
 from edl_allreduce.core.schedule import BLOCK_RECORDS, WINDOW_BLOCKS, Order, Schedule
 from edl_allreduce.data import Columns, RecordSource, open_source
 from edl_allreduce.data.writing import Format, write_columns
@@ -36,32 +34,51 @@ from edl_allreduce.worker.pipeline import Parser, Pipeline
 from edl_allreduce.worker.zoo import Mode
 
 FILES = 8
-WANTED_RATIO = 0.95
+PEER = "tf.data"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, show, and fail when reading does not keep up."""
-    parser = argparse.ArgumentParser(description="reading by index against plain tf.data reading")
+    return frame.run(measure, flags, argv)
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--pixels", type=int, default=784)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
-    flags = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as directory:
-        figures = measure(Path(directory), flags.records, flags.pixels, flags.batch, flags.rounds)
-    show(figures)
-    if flags.json:
-        flags.json.write_text(
-            json.dumps({"settings": vars(flags) | {"json": None}, "figures": figures}, indent=2)
-        )
-    return 0 if figures["tfrecord"]["ratio"] >= WANTED_RATIO else 1
 
 
-def measure(
-    directory: Path, records: int, pixels: int, batch: int, rounds: int
-) -> dict[str, dict[str, float]]:
+def measure(settings: argparse.Namespace, directory: Path) -> Report:
     """Records per second of tf.data on TFRecord files and of ours on several formats."""
+    readers = _readers(directory, settings.records, settings.pixels, settings.batch)
+    rates: dict[str, list[float]] = {name: [] for name in readers}
+    cpu: dict[str, list[float]] = {name: [] for name in readers}
+    for round_ in range(settings.rounds + 1):
+        for name, reader in readers.items():
+            wall, used = clock.now(), time.process_time()
+            read = sum(reader())
+            wall, used = clock.now() - wall, time.process_time() - used
+            if read != settings.records:
+                raise BenchmarkFailed(f"{name} read {read} records of {settings.records}")
+            if round_:  # the first one warms up: traces, page cache
+                rates[name].append(read / wall)
+                cpu[name].append(used / read)
+    report = Report("data", "shuffled, parsed records", ("reader", "records/s", "CPU µs/record", "/ tf.data"))
+    peer = Figure.of(rates[PEER])
+    for name in readers:
+        rate = report.keep(f"{name}, records/s", Figure.of(rates[name]))
+        spent = report.keep(f"{name}, CPU s/record", Figure.of(cpu[name]))
+        ratio = report.keep(f"{name}, ratio", rate.over(peer))
+        report.rows.append((name, rate.text("{:.0f}"), f"{spent.median * 1e6:.1f}", f"{ratio.median:.2f}"))
+    ours = Figure.of(report.figures[f"{Format.TFRECORD}, ratio"])
+    report.verdict = f"ours / {PEER} on the same files = {ours.text()}; wanted ≥ 0.95"
+    return report
+
+
+def _readers(
+    directory: Path, records: int, pixels: int, batch: int
+) -> dict[str, Callable[[], Iterator[int]]]:
+    """Each gives the sizes of its batches."""
     random = np.random.default_rng(0)
     columns: Columns = {
         "image": random.integers(0, 256, (records, pixels), dtype=np.uint8),
@@ -87,30 +104,11 @@ def measure(
         for _, labels in feed(dataset, None, None).batch(batch).prefetch(4):
             yield len(labels)
 
-    contestants: dict[str, Callable[[], Iterator[int]]] = {"tf.data": plain}
+    readers: dict[str, Callable[[], Iterator[int]]] = {PEER: plain}
     for form in (Format.TFRECORD, Format.RECORDIO):
         source = open_source(str(directory / form))
-        contestants[form] = _ours(source, Parser(feed, Mode.TRAINING, source.metadata), batch)
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    cpu: dict[str, list[float]] = {name: [] for name in contestants}
-    for round_ in range(rounds + 1):
-        for name, contestant in contestants.items():
-            wall, used = time.perf_counter(), time.process_time()
-            read = sum(contestant())
-            wall, used = time.perf_counter() - wall, time.process_time() - used
-            if read != records:
-                raise AssertionError(f"{name} read {read} records of {records}")
-            if round_:  # the first one warms up: traces, page cache
-                rates[name].append(records / wall)
-                cpu[name].append(used / records * 1e6)
-    return {
-        name: {
-            "records_per_second": statistics.median(rates[name]),
-            "cpu_microseconds_per_record": statistics.median(cpu[name]),
-            "ratio": statistics.median(a / b for a, b in zip(rates[name], rates["tf.data"], strict=True)),
-        }
-        for name in contestants
-    }
+        readers[form] = _ours(source, Parser(feed, Mode.TRAINING, source.metadata), batch)
+    return readers
 
 
 def _ours(source: RecordSource, parser: Parser, batch: int) -> Callable[[], Iterator[int]]:
@@ -134,18 +132,6 @@ def _ours(source: RecordSource, parser: Parser, batch: int) -> Callable[[], Iter
         pipeline.close()
 
     return run
-
-
-def show(figures: dict[str, dict[str, float]]) -> None:
-    table = Table("reader", "records/s", "CPU µs/record", "ratio")
-    for name, row in figures.items():
-        table.add_row(
-            name,
-            f"{row['records_per_second']:.0f}",
-            f"{row['cpu_microseconds_per_record']:.1f}",
-            f"{row['ratio']:.2f}",
-        )
-    Console().print(table)
 
 
 if __name__ == "__main__":

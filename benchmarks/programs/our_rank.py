@@ -1,0 +1,44 @@
+"""One of our workers without a model: it follows plans and says when it reached the others."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from edl_allreduce import clock
+from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.membership import Seat
+from edl_allreduce.rpc import messages
+from edl_allreduce.worker.control import Control
+from edl_allreduce.worker.ring import HorovodRing
+
+DEADLINES = Deadlines(60.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--master", required=True)
+    parser.add_argument("--token", required=True)
+    parser.add_argument("--worker", type=int, required=True)
+    flags = parser.parse_args()
+    seat = Seat(f"rank-{flags.worker}", flags.worker, "127.0.0.1")
+    control = Control(flags.master, flags.token, seat, deadlines=DEADLINES, master_grace=1.0)
+    control.start()
+    ring = HorovodRing(control.store.port, "lo", DEADLINES.collective)
+    control.watch(ring)
+    control.ready(messages.Ready(0, False, "", 0, 0))
+    generation = 0
+    while isinstance(order := control.next_order(generation), messages.NewPlan):
+        if generation:
+            ring.leave()
+            control.switching(0)
+        generation = order.plan.generation
+        control.entering(order.plan)
+        ring.join(order.plan, seat.uid)
+        ring.gather([ring.rank])
+        control.send(messages.Note(str(generation), repr(clock.now())))
+    os._exit(0)  # nobody waits for the others here
+
+
+if __name__ == "__main__":
+    main()
