@@ -230,7 +230,10 @@ def broken(error: tf.errors.OpError) -> RingBroken:
 
 
 def _first_line(error: tf.errors.OpError) -> str:
-    return str(error.message).strip().splitlines()[0][:200] if error.message else type(error).__name__
+    """The line that says what happened, out of what TensorFlow wraps around it."""
+    lines = [line.strip() for line in str(error.message).splitlines() if line.strip()]
+    telling = [line for line in lines if "Horovod has been" in line or "[" in line and "]:" in line]
+    return (telling or lines or [type(error).__name__])[0][:200]
 
 
 def _topology(plan: Plan, rank: int) -> dict[str, str]:
