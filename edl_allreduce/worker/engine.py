@@ -32,6 +32,7 @@ from edl_allreduce.worker.evaluation import Evaluator, shown
 from edl_allreduce.worker.journal import Journal
 from edl_allreduce.worker.pipeline import MicroBatch, StepData
 from edl_allreduce.worker.ring import Ring
+from edl_allreduce.worker.summaries import Summaries
 from edl_allreduce.worker.trainer import StepResult
 
 log = logging.getLogger(__name__)
@@ -154,6 +155,7 @@ class Engine:
     checkpoints: Checkpoints | None = None
     evaluator: Evaluator | None = None
     callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
+    summaries: Summaries = field(default_factory=lambda: Summaries(""))
     step: int = 0
     position: int = 0
     journal: Journal = field(default_factory=Journal)
@@ -356,6 +358,9 @@ class Engine:
         if every and self.step % every == 0:
             log.info("Loss = %.6f, steps = %d", result.loss, self.step)
         self._last_step = clock.now()
+        if rank == 0:
+            rate = len(data.span) / progress.step_seconds if progress.step_seconds else 0.0
+            self.summaries.step(self.step, loss=result.loss, records_per_second=rate, ring=plan.size)
         self._report_pause(plan)
         if self._finished():
             return False
@@ -376,6 +381,7 @@ class Engine:
         if self.journal.halted:
             log.info("%s", self.journal.halted)
         self.callbacks.end()
+        self.summaries.flush()
         if self.ring.rank == 0:
             self._write_manifest(finished=not stopped)
         self.ring.leave()
@@ -415,6 +421,8 @@ class Engine:
         )
         log.info("evaluation after %d steps: %s (%d records in %.1f s)",
                  self.step, shown(finite), self.evaluator.records, clock.now() - began)  # fmt: skip
+        if self.ring.rank == 0:
+            self.summaries.evaluation(self.step, metrics)
         self.control.send(messages.Evaluated(self.step, metrics))
         return True
 
@@ -453,6 +461,8 @@ class Engine:
             "+ sync %.3f + first step %.3f", report.generation, report.size, report.pause, report.notice,
             report.plan, report.join, report.sync, report.first_step,
         )  # fmt: skip
+        if self.ring.rank == 0:
+            self.summaries.pause(self.step, report.pause, plan.size)
         self.control.send(report)
 
     def _count_bad(self, bad: list[int]) -> None:

@@ -6,7 +6,6 @@ import functools
 import logging
 import os
 import traceback
-from pathlib import Path
 
 import tensorflow as tf
 
@@ -25,9 +24,11 @@ from edl_allreduce.worker.checkpoint import Checkpoints, Course, load_for_init
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.engine import Ending, Engine, Orders, Settings
 from edl_allreduce.worker.evaluation import Evaluator
+from edl_allreduce.worker.export import write_model
 from edl_allreduce.worker.pipeline import MicroBatch, Parser, Pipeline, check_data
 from edl_allreduce.worker.reader import open_custom
 from edl_allreduce.worker.ring import SURVIVES, HorovodRing, Ring
+from edl_allreduce.worker.summaries import Summaries
 from edl_allreduce.worker.trainer import Trainer
 from edl_allreduce.worker.zoo import Mode, ModelDefinition, load_definition
 
@@ -62,6 +63,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
         checkpoints=open_checkpoints(spec, trainer, source, control),
         evaluator=open_evaluator(spec, trainer),
         callbacks=callbacks_of(spec),
+        summaries=Summaries(spec.tensorboard_log_dir),
     )
     engine.begin_from_checkpoint()
     control.watch(ring)
@@ -203,13 +205,5 @@ def pipeline_factory(
 
 
 def export(spec: JobSpec, trainer: Trainer) -> str:
-    """Write the trained model to --output, complete or not at all."""
-    if not spec.output:
-        return ""
-    target = Path(spec.output)
-    target.mkdir(parents=True, exist_ok=True)
-    final = target / "model.keras"
-    temporary = target / f".model-{os.getpid()}.keras"
-    trainer.model.save(temporary)
-    temporary.replace(final)
-    return str(final)
+    """Write the trained model to --output."""
+    return write_model(trainer.model, spec.output) if spec.output else ""

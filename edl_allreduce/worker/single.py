@@ -55,6 +55,7 @@ def assemble(spec: JobSpec, control: Unled, ring: ElasticRing) -> Engine:
     from edl_allreduce.worker import session
     from edl_allreduce.worker.audit import Diary
     from edl_allreduce.worker.engine import Engine
+    from edl_allreduce.worker.summaries import Summaries
 
     session.set_threads(spec)
     source, schedule = session.open_training_data(spec)
@@ -71,4 +72,5 @@ def assemble(spec: JobSpec, control: Unled, ring: ElasticRing) -> Engine:
         checkpoints=session.open_checkpoints(spec, trainer, source, control),
         evaluator=session.open_evaluator(spec, trainer),
         callbacks=session.callbacks_of(spec),
+        summaries=Summaries(spec.tensorboard_log_dir),
     )

@@ -1,0 +1,50 @@
+"""Curves for TensorBoard (`--tensorboard_log_dir`), written by rank 0.
+
+When another rank becomes rank 0 it goes on in a file of its own; TensorBoard shows them as one curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+EVERY_STEPS = 10
+"""Training curves get a point this often: fine enough to look at, too rare to cost time."""
+FLUSH_MILLISECONDS = 2000
+
+
+class Summaries:
+    """Without a directory nothing is written; the file is made when the first point comes."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._writer: Any = None
+
+    def step(self, step: int, *, loss: float, records_per_second: float, ring: int) -> None:
+        if step % EVERY_STEPS == 0:
+            self._write(
+                step, {"train/loss": loss, "train/records_per_second": records_per_second, "ring/size": ring}
+            )
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._write(step, {f"evaluation/{name}": value for name, value in metrics.items()})
+
+    def pause(self, step: int, seconds: float, ring: int) -> None:
+        self._write(step, {"ring/pause_seconds": seconds, "ring/size": ring})
+
+    def flush(self) -> None:
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        if not self._directory:
+            return
+        if self._writer is None:
+            self._writer = tf.summary.create_file_writer(self._directory, flush_millis=FLUSH_MILLISECONDS)
+        # tf.summary.scalar would need the package tensorboard, which only a reader needs.
+        points = [tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        summary = tf.compat.v1.Summary(value=points).SerializeToString()
+        with self._writer.as_default():
+            tf.summary.experimental.write_raw_pb(summary, step=step)
