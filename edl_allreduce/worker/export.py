@@ -15,7 +15,7 @@ GRAPH = "saved_model.pb"
 
 
 def write_model(model: Any, output: str) -> str:
-    """Write `output`/model.keras, and a SavedModel into `output` itself; returns where."""
+    """Write `output`/model.keras, and a SavedModel into `output` itself; returns the former."""
     target = Path(output)
     target.mkdir(parents=True, exist_ok=True)
     draft = target / f".model-{os.getpid()}.keras"
@@ -26,8 +26,7 @@ def write_model(model: Any, output: str) -> str:
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         # Not every model can be traced for serving; the training is not lost for that.
         log.warning("no SavedModel was written, only %s: %s: %s", KERAS_FILE, type(error).__name__, error)
-        return str(target / KERAS_FILE)
-    return str(target)
+    return str(target / KERAS_FILE)
 
 
 def _write_saved_model(model: Any, target: Path) -> None:
