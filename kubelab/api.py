@@ -83,7 +83,7 @@ class Api:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         body = options if grace is None else {**options, "gracePeriodSeconds": grace}
         try:
-            self.text("DELETE", path, body)
+            self.text("DELETE", path, body, timeout=120)  # a collection of hundreds takes its time
         except ApiError as error:
             if error.status != 404:
                 raise

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -43,7 +44,7 @@ class Module:
         found = re.search(rf"{re.escape(self.versioned_by)} (v\S+)", (self.source / "go.mod").read_text())
         return found.group(1) if found else "v1"
 
-    @property
+    @cached_property
     def directory(self) -> Path:
         """Where its programs are kept."""
         digest = hashlib.sha256(platform.machine().encode())

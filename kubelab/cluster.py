@@ -101,7 +101,7 @@ class Cluster:
         run = places.run_directory(name)
         with locked(_lock(run)):
             _sweep(run)
-        _lock(run).unlink(missing_ok=True)
+            _lock(run).unlink()
 
     def down(self) -> None:
         """End this cluster and remove every trace of it."""
@@ -381,7 +381,7 @@ class Cluster:
     def delete_namespace(self, name: str) -> None:
         """Remove a namespace; its pods are gone when this returns, the rest follows."""
         self.api.delete(f"/api/v1/namespaces/{name}")
-        eventually(lambda: self._no_pods(name), f"the pods of namespace {name} are gone", 60)
+        eventually(lambda: self._no_pods(name), f"the pods of namespace {name} are gone", 120)
 
     def _no_pods(self, namespace: str) -> bool:
         # Again and again: a controller may have made one more just before its owner went.

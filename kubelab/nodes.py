@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kubelab import binaries, cgroups, images, network, pki
 from kubelab.controlplane import client_kubeconfig, dump
-from kubelab.errors import CommandFailed, KubelabError
+from kubelab.errors import ClusterStateError, CommandFailed, KubelabError
 from kubelab.machines import Machine
 from kubelab.network import Cut
 from kubelab.processes import Component
@@ -283,9 +283,13 @@ disabled_plugins = [{", ".join(f'"io.containerd.{name}"' for name in unwanted)}]
         """What must be taken from this machine's size so that the wanted capacity is left."""
         reserved = {}
         if self.spec.cpu is not None:
-            reserved["cpu"] = f"{max(0, round(1000 * (_machine_cpus() - self.spec.cpu)))}m"
+            spare = _not_negative("CPUs", machine_cpus() - self.spec.cpu)
+            reserved["cpu"] = f"{round(1000 * spare)}m"
         if self.spec.memory_mib is not None:
-            reserved["memory"] = f"{max(0, _machine_memory_mib() - self.spec.memory_mib - _EVICTION_MIB)}Mi"
+            spare = _not_negative(
+                "MiB of memory", machine_memory_mib() - self.spec.memory_mib - _EVICTION_MIB
+            )
+            reserved["memory"] = f"{spare}Mi"
         return reserved
 
     def _kube_proxy(self) -> dict[str, object]:
@@ -301,9 +305,19 @@ disabled_plugins = [{", ".join(f'"io.containerd.{name}"' for name in unwanted)}]
         }
 
 
-def _machine_cpus() -> int:
+def _not_negative(unit: str, spare: float) -> float:
+    if spare < 0:
+        raise ClusterStateError(
+            f"a node cannot offer more than this machine has: {-spare:g} {unit} are missing"
+        )
+    return spare
+
+
+def machine_cpus() -> int:
+    """The processors of this machine."""
     return sum(line.startswith("processor") for line in Path("/proc/cpuinfo").read_text().splitlines())
 
 
-def _machine_memory_mib() -> int:
+def machine_memory_mib() -> int:
+    """The memory of this machine."""
     return int(Path("/proc/meminfo").read_text().split()[1]) // 1024

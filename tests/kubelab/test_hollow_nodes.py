@@ -19,13 +19,13 @@ def test_hundreds_of_pods_run_on_a_hundred_hollow_nodes(controlplane, namespace)
     }
     deployment = {
         "metadata": {"name": "many"},
-        "spec": {"replicas": 500, "selector": {"matchLabels": {"app": "many"}}, "template": template},
+        "spec": {"replicas": 300, "selector": {"matchLabels": {"app": "many"}}, "template": template},
     }
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     controlplane.api.create(path, deployment)
     eventually(
-        lambda: controlplane.api.get(f"{path}/many")["status"].get("readyReplicas") == 500,
-        "500 pods are ready",
+        lambda: controlplane.api.get(f"{path}/many")["status"].get("readyReplicas") == 300,
+        "300 pods are ready",
         timeout=120,
     )
 

@@ -14,6 +14,9 @@ pytestmark = pytest.mark.cluster
 
 COMMAND = [sys.executable, str(places.PACKAGE.parent / "scripts" / "cluster")]
 
+# Where programs of a node like to leave something.
+PLACES = ("/run", "/var/lib", "/var/log", "/var/run/netns", "/opt", "/etc/cni", "/usr/libexec/kubernetes")
+
 
 def _run(*arguments: str) -> str:
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=True)
@@ -39,23 +42,13 @@ def _machine_as_it_is() -> dict[str, list[str]]:
         "rules": commands.run("nft", "list", "ruleset").splitlines(),
         "mounts": sorted(mounts),
         "cgroups": cgroups,
-        "files": sorted(
-            str(path)
-            for directory in (
-                "/run",
-                "/var/lib",
-                "/var/log",
-                "/opt",
-                "/etc/cni",
-                places.run_directory("x").parent,
-            )
-            for path in Path(directory).glob("*")
-            if "test-real-" not in path.name
-        ),
+        "files": sorted(str(path) for place in PLACES for path in Path(place).glob("*")),
+        "own files": sorted(map(str, places.run_directory(own).parent.glob(f"{own}*"))),
         "processes": [str(found) for found in processes.marked(places.run_directory(own))],
     }
 
 
+@pytest.mark.timeout(900)
 def test_ten_times_up_and_down_leaves_the_machine_as_it_was(name):
     before = _machine_as_it_is()
     for _ in range(10):
