@@ -84,11 +84,12 @@ class _Collectives:
         self.size = 1
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
+        wire = _wire_type({tf.as_dtype(t.dtype) for t in tensors})
         # No value of this ring (rank, size) may enter the graph: it outlives the ring.
-        summed: list[Any] = self._ops._grouped_allreduce(
-            list(tensors), name="edl.step", op=self._hvd.Sum, ignore_name_scope=True
+        summed = self._ops._grouped_allreduce(
+            [tf.cast(t, wire) for t in tensors], name="edl.step", op=self._hvd.Sum, ignore_name_scope=True
         )
-        return summed
+        return [tf.cast(s, t.dtype) for s, t in zip(summed, tensors, strict=True)]
 
     def gather(self, values: Sequence[int]) -> list[list[int]]:
         try:
@@ -109,6 +110,18 @@ class _Collectives:
         except tf.errors.OpError as error:
             raise RingBroken(_first_line(error)) from error
         return arrays
+
+
+HALVES = {tf.float16, tf.bfloat16}
+
+
+def _wire_type(kinds: set[Any]) -> Any:
+    """One operation has one type: tensors of several travel in one that holds them all."""
+    if kinds <= {tf.float32} | HALVES:
+        return tf.float32
+    if all(kind.is_integer for kind in kinds):
+        return tf.int64
+    return tf.float64
 
 
 def _parcels(arrays: Iterable[np.ndarray[Any, Any]]) -> Iterator[list[np.ndarray[Any, Any]]]:
@@ -232,7 +245,7 @@ def broken(error: tf.errors.OpError) -> RingBroken:
 def _first_line(error: tf.errors.OpError) -> str:
     """The line that says what happened, out of what TensorFlow wraps around it."""
     lines = [line.strip() for line in str(error.message).splitlines() if line.strip()]
-    telling = [line for line in lines if "Horovod has been" in line or "[" in line and "]:" in line]
+    telling = [line for line in lines if "Horovod has been" in line or ("[" in line and "]:" in line)]
     return (telling or lines or [type(error).__name__])[0][:200]
 
 
