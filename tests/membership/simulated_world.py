@@ -39,6 +39,8 @@ class Worker:
     doing: Doing = Doing.PREPARING
     ring: Plan | None = None
     newest: Plan | None = None
+    gentle: bool = False
+    """The newest plan does not call off the ring before it."""
     doomed: int = 0
     followed: int = 0
     """The last generation that it followed."""
@@ -130,7 +132,8 @@ class World:
         if w.doing is Doing.PREPARING:
             yield "get ready"
         elif w.doing in (Doing.IDLE, Doing.DONE):
-            if self._leaves(w) or self._next_plan(w) is not None:
+            plan = self._next_plan(w)
+            if self._leaves(w) or (plan is not None and not self._waits_for_company(w, plan)):
                 yield "follow"
         elif w.ring is not None:
             if w.doomed >= w.ring.generation or self._broken(w.ring):
@@ -211,7 +214,7 @@ class World:
             case m.Publish(plan, abort):
                 if w.newest is None or plan.generation > w.newest.generation:
                     doomed = max(w.doomed, plan.generation - 1) if abort else w.doomed
-                    w = replace(w, newest=plan, doomed=doomed)
+                    w = replace(w, newest=plan, gentle=not abort, doomed=doomed)
             case m.Abort(generation):
                 w = replace(w, doomed=max(w.doomed, generation))
             case m.Evict() | m.Finish():
@@ -302,6 +305,12 @@ class World:
         if plan is None or plan.generation <= w.followed or plan.rank_of(w.uid) is None:
             return None
         return plan
+
+    def _waits_for_company(self, w: Worker, plan: Plan) -> bool:
+        """A newcomer connects when somebody of the old ring does: those may have a long step to finish."""
+        others = (self.workers[seat.uid] for seat in plan.members)
+        alone = not any(peer.inside(plan) for peer in others)
+        return w.gentle and not w.has_state and alone and w.doomed < plan.generation
 
     def _leaves(self, w: Worker) -> bool:
         """It drains, is outside, and is not needed."""
