@@ -17,11 +17,15 @@ MASTER = "EDL_MASTER_ADDR"
 WORKER = "EDL_WORKER_ID"
 FLAGS = "EDL_JOB_FLAGS"
 """All flags of the job, as a shell would write them."""
+THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 def environment(spec: JobSpec) -> dict[str, str]:
     """How the script learns which job it is part of."""
+    threads = str(spec.threads_per_worker or max(1, (os.cpu_count() or 1) // max(1, spec.num_workers)))
     return {
+        # Workers that share a machine must not each take all of its cores; what the user set counts.
+        **{name: os.environ.get(name, threads) for name in THREADS},
         MASTER: spec.master_addr,
         WORKER: str(spec.worker_id),
         FLAGS: shlex.join(to_argv(spec, "worker")),
