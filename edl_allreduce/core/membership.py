@@ -170,7 +170,7 @@ class Hello:
     joined: bool = True
     """Whether it is in the ring of `plan`; False while it connects or has yet to leave an older one."""
     has_state: bool = True
-    """With a plan: whether it holds the model of the job. Without one, Ready tells."""
+    """Whether it holds the model of the job; means nothing before it heard of any generation."""
     generation: int = 0
     """The highest generation that it ever heard of."""
 
@@ -385,7 +385,10 @@ def _hello(state: State, event: Hello, now: float) -> tuple[State, tuple[Action,
         state, evictions = _adopt(_without(state, seat.uid), plan, now)
     if plan is None:
         # Also if the plan seats it: then it has not heard that plan, or gave it up, and waits outside.
-        return _with(state, Member(seat, Standing.PREPARING, now, draining=draining)), evictions
+        new = Member(seat, Standing.PREPARING, now, draining=draining)
+        if event.has_state and event.generation > 0:  # it was in a ring, so it is ready
+            new = replace(new, standing=Standing.WAITING, has_state=True, step=event.step)
+        return _with(state, new), evictions
     if state.plan is None or state.plan.rank_of(seat.uid) is None or (newer and state.leads):
         reason = f"it is in the ring of generation {plan.generation}, the job is at {state.generation}"
         return _lost(state, seat.uid, "is in another ring", now), (*evictions, Evict(seat.uid, reason))

@@ -14,7 +14,7 @@ NOW = 10_000.0
 
 def doing(activity: Activity, seconds: float, *, step: int = 7, heard: float = 0.0) -> Pulse:
     """A worker that has been at the same thing for so long, last heard `heard` seconds ago."""
-    return Pulse(NOW - heard, activity, step, NOW - seconds)
+    return Pulse(NOW - heard, activity, step, since=NOW - seconds)
 
 
 def verdicts(usual_step: float = 0.1, **pulses: Pulse) -> list[Verdict]:
@@ -97,6 +97,8 @@ def test_a_pulse_remembers_since_when_it_tells_the_same() -> None:
     assert (pulse.heard, pulse.begun) == (108.0, 106.0)
     pulse = pulse.beat(COMPUTING, 4, 110.0)
     assert pulse.begun == 110.0, "the next step is something new"
+    pulse = pulse.beat(COMPUTING, 4, 112.0, done=1).beat(COMPUTING, 4, 114.0, done=1)
+    assert pulse.begun == 112.0, "and so is the next piece of a long one"
 
 
 # -------------------------------------------------------------------------------------------- deadlines

@@ -89,6 +89,7 @@ class World:
         self.faultless_since: float | None = None
         self.finished: m.Finish | None = None
         self.restarts = 0
+        self.failed = False
         self._story: tuple[object, tuple[object, ...]] | None = None
 
     def clone(self) -> World:
@@ -149,6 +150,7 @@ class World:
             self._do(verb, uid)
         except AssertionError as error:
             error.add_note(self.story)
+            self.failed = True
             raise
 
     def _do(self, verb: str, uid: str) -> None:

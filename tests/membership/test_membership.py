@@ -619,6 +619,14 @@ def test_workers_that_were_out_when_the_master_died_get_a_plan_that_is_new_to_th
     assert machine.ring == "ab" and machine.state.generation == 41 + RESTART_GAP
 
 
+def test_one_that_was_out_with_the_model_is_not_overlooked_before_it_says_ready() -> None:
+    machine = restarted()
+    machine.tell(Hello(seat("c"), plan(7, "bc"), 0, joined=False, has_state=False), Out("c", 7, 0, "reset"))
+    machine.tell(Hello(seat("b"), None, 30, has_state=True, generation=7))
+    machine.wait(20.0)
+    assert machine.ring == "bc"
+
+
 def test_a_handover_that_a_restart_interrupts_still_hands_over() -> None:
     """The newcomer is in the plan but has no state yet; the draining one must not be let go."""
     machine = restarted()
