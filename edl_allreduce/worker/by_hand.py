@@ -13,11 +13,11 @@ from edl_allreduce.errors import EdlError, MasterUnreachable, UsageError
 from edl_allreduce.rpc.client import command
 from edl_allreduce.rpc.messages import Ask, JobStatus
 from edl_allreduce.spec import JobSpec, ParsedJob, parse_job
+from edl_allreduce.worker.launching import TOKEN
 from edl_allreduce.worker.signals import TERMINATION
 
 log = logging.getLogger(__name__)
 
-TOKEN = "EDL_JOB_TOKEN"
 RETRY_SECONDS = 0.5
 ASK_SECONDS = 5.0
 REFUSALS = 10

@@ -1,4 +1,4 @@
-"""`--job_command`: the worker process becomes the user's own script, which joins through the Python API."""
+"""How a worker begins: it connects, or becomes the user's own script (`--job_command`), which connects."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import os
 import shlex
 import signal
 import sys
+import uuid
 from pathlib import Path
 
+from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.membership import Seat
 from edl_allreduce.errors import SetupError
 from edl_allreduce.spec import JobSpec, to_argv
+from edl_allreduce.worker.control import Control
+from edl_allreduce.worker.network import address_towards
 from edl_allreduce.worker.signals import TERMINATION
 
 TOKEN = "EDL_JOB_TOKEN"
-MASTER = "EDL_MASTER_ADDR"
-WORKER = "EDL_WORKER_ID"
+CERTIFICATE = "EDL_MASTER_CERTIFICATE"
+POD_IP = "MY_POD_IP"
 FLAGS = "EDL_JOB_FLAGS"
-"""All flags of the job, as a shell would write them."""
+"""All flags of the job and of this worker, as a shell would write them."""
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
@@ -26,8 +31,6 @@ def environment(spec: JobSpec) -> dict[str, str]:
     return {
         # Workers that share a machine must not each take all of its cores; what the user set counts.
         **{name: os.environ.get(name, threads) for name in THREADS},
-        MASTER: spec.master_addr,
-        WORKER: str(spec.worker_id),
         FLAGS: shlex.join(to_argv(spec, "worker")),
         # `python` in the command is the Python that runs this job.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -48,3 +51,17 @@ def become(spec: JobSpec) -> None:
         raise SetupError(
             f"--job_command={spec.job_command}: {words[0]} cannot be started: {error}"
         ) from error
+
+
+def connect(spec: JobSpec) -> Control:
+    """A connection to the master that is not open yet; where this worker is, the pod or the route tells."""
+    assert spec.worker_id is not None
+    host = os.environ.get(POD_IP) or address_towards(spec.master_addr)
+    return Control(
+        spec.master_addr,
+        os.environ.get(TOKEN, ""),
+        Seat(uuid.uuid4().hex[:12], spec.worker_id, host),
+        deadlines=Deadlines(spec.failure_detection_seconds),
+        master_grace=spec.master_grace_seconds,
+        certificate=os.environ.get(CERTIFICATE, ""),
+    )

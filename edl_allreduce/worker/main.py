@@ -9,12 +9,9 @@ import logging
 import os
 import sys
 import traceback
-import uuid
 from typing import TYPE_CHECKING, NoReturn
 
-from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.membership import Seat
 from edl_allreduce.errors import CheckpointError, DataError, EdlError, ModelError, SetupError, UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec, JobType, parse_job
@@ -22,8 +19,8 @@ from edl_allreduce.testing import faults
 from edl_allreduce.worker import signals
 from edl_allreduce.worker.by_hand import complete, told_everything
 from edl_allreduce.worker.control import Control
-from edl_allreduce.worker.launching import become
-from edl_allreduce.worker.network import address_towards, interface_of
+from edl_allreduce.worker.launching import become, connect
+from edl_allreduce.worker.network import interface_of
 from edl_allreduce.worker.static import find_launcher, run_static, static_job
 
 if TYPE_CHECKING:
@@ -31,9 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edl_allreduce.worker")
 
-TOKEN = "EDL_JOB_TOKEN"
-CERTIFICATE = "EDL_MASTER_CERTIFICATE"
-POD_IP = "MY_POD_IP"
 EXIT_INVALID = 3
 """The job cannot work as described; no other worker would do better."""
 EXIT_EVICTED = 4
@@ -95,18 +89,8 @@ def end(code: int) -> NoReturn:
 
 def run(spec: JobSpec) -> int:
     """Connect, prepare, train; returns the exit code."""
-    assert spec.worker_id is not None
-    uid = uuid.uuid4().hex[:12]
-    host = os.environ.get(POD_IP) or address_towards(spec.master_addr)
-    seat = Seat(uid, spec.worker_id, host)
-    control = Control(
-        spec.master_addr,
-        os.environ.get(TOKEN, ""),
-        seat,
-        deadlines=Deadlines(spec.failure_detection_seconds),
-        master_grace=spec.master_grace_seconds,
-        certificate=os.environ.get(CERTIFICATE, ""),
-    )
+    control = connect(spec)
+    seat = control.seat
 
     def drain() -> None:
         log.info("asked to leave: draining")
@@ -117,10 +101,10 @@ def run(spec: JobSpec) -> int:
 
     signals.on_termination(drain)
     control.start()
-    log.info("worker %d (pid %d, uid %s) on %s; master at %s; arguments: %s",
-             spec.worker_id, os.getpid(), uid, host, spec.master_addr, " ".join(sys.argv[1:]))  # fmt: skip
+    log.info("worker %d (pid %d, uid %s) on %s; master at %s; arguments: %s", seat.worker_id, os.getpid(),
+             seat.uid, seat.host, spec.master_addr, " ".join(sys.argv[1:]))  # fmt: skip
     try:
-        faults.reach("prepare", worker=spec.worker_id)
+        faults.reach("prepare", worker=seat.worker_id)
         # Everything heavy is imported here, so that signals and the master's stream are served meanwhile.
         from edl_allreduce.worker import pulled
         from edl_allreduce.worker.session import Ending, prepare
@@ -129,8 +113,8 @@ def run(spec: JobSpec) -> int:
         if spec.job_type in PULLED:
             worker = pulled.prepare(spec, control)
         else:
-            worker = prepare(spec, control, interface_of(host))
-        faults.reach("ready", worker=spec.worker_id)
+            worker = prepare(spec, control, interface_of(seat.host))
+        faults.reach("ready", worker=seat.worker_id)
         ending = worker.run()
     except Exception as error:  # noqa: BLE001  the last supervisor: whatever user code raised is reported
         return _failed(control, error)

@@ -11,12 +11,16 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edl_allreduce.core.membership import Plan, Seat
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec import JobSpec, ParsedJob
 from edl_allreduce.worker import signals
 from edl_allreduce.worker.unled import Unled
+
+if TYPE_CHECKING:
+    from edl_allreduce.worker.ring import FixedRing
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +62,7 @@ def static_job(parsed: ParsedJob, launcher: Launcher) -> JobSpec:
 
 def run_static(spec: JobSpec, launcher: Launcher) -> int:
     """Train in the launcher's ring; returns the exit code."""
-    seats = tuple(Seat(f"rank-{rank}", rank, "") for rank in range(launcher.size))
-    control = Unled(Plan(1, seats), launcher.rank)
+    control = Unled(fixed_plan(launcher), launcher.rank)
     signals.on_termination(control.drain)
     try:
         steps = _train(spec, control, launcher)
@@ -73,9 +76,14 @@ def run_static(spec: JobSpec, launcher: Launcher) -> int:
     return INTERRUPTED if control.stopped else 0
 
 
-def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
+def fixed_plan(launcher: Launcher) -> Plan:
+    """The only ring there will be."""
+    return Plan(1, tuple(Seat(f"rank-{rank}", rank, "") for rank in range(launcher.size)))
+
+
+def fixed_ring(launcher: Launcher) -> FixedRing:
+    """The launcher's ring, if Horovod really sees it."""
     from edl_allreduce.worker.ring import FixedRing
-    from edl_allreduce.worker.single import assemble
 
     ring = FixedRing()
     if (ring.rank, ring.size) != (launcher.rank, launcher.size):
@@ -85,6 +93,13 @@ def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
             "with horovodrun, or with `elasticdl train`."
         )
     log.info("rank %d of %d, started by %s (pid %d)", ring.rank, ring.size, launcher.name, os.getpid())
+    return ring
+
+
+def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
+    from edl_allreduce.worker.single import assemble
+
+    ring = fixed_ring(launcher)
     engine = assemble(spec, control, ring)
     engine.run()
     ring.close()

@@ -1,0 +1,326 @@
+"""The public names: a job that a script joins, and its steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import tensorflow as tf
+
+from edl_allreduce.core.health import Activity
+from edl_allreduce.core.schedule import Order, Schedule, Span
+from edl_allreduce.errors import JobFailed, UsageError
+from edl_allreduce.rpc import messages
+from edl_allreduce.spec import ElasticBatch, JobSpec, parse_job
+from edl_allreduce.worker.audit import Diary
+from edl_allreduce.worker.checkpoint import Checkpoints, Course
+from edl_allreduce.worker.engine import Ending, Engine, Settings
+from edl_allreduce.worker.launching import FLAGS
+from edl_allreduce.worker.own_loop.member import find_member
+from edl_allreduce.worker.own_loop.state import State, Value
+from edl_allreduce.worker.own_loop.trainer import Indices, Loop, Reducer
+from edl_allreduce.worker.own_loop.turns import (
+    Applied,
+    Brought,
+    Gone,
+    Handover,
+    LoopGone,
+    Mean,
+    Offer,
+    Over,
+    Save,
+    Saved,
+    StepAgain,
+)
+from edl_allreduce.worker.pipeline import MicroBatch
+
+log = logging.getLogger("edl_allreduce.elastic")
+
+
+class Step:
+    """One step of the job. Use it as a context: `with step:` around everything that belongs to the step.
+
+    When a worker is lost in the middle, the rest of the body is skipped and the same step comes again with
+    other indices. So change state only after `average` returned.
+    """
+
+    def __init__(self, job: ElasticJob, offer: Offer, *, rehearsal: bool = False) -> None:
+        self._job = job
+        self.number: int = offer.number
+        """Steps that were trained before this one."""
+        self.indices: np.ndarray[Any, Any] = offer.part.features
+        """Records that this worker uses in this step. Never empty: where a worker has none it gets one that
+        counts nothing."""
+        self.rank: int = offer.rank
+        self.size: int = offer.size
+        """Workers in the ring."""
+        self.rehearsal: bool = rehearsal
+        """True once, before this worker joins: everything is traced, and the state is set back afterwards."""
+        self.loss: float = float("nan")
+        """Mean over the whole batch, known after `average`."""
+        self._averaged = False
+        self._closed = False
+
+    def average(self, gradients: Sequence[Any], loss: Any = float("nan")) -> list[Any]:
+        """The mean of the gradients over all records of the step. Call it exactly once.
+
+        `gradients` and `loss` are means over this worker's records; how many these are is taken into account.
+        """
+        if self._averaged or self._closed:
+            raise UsageError("step.average must be called exactly once in each step, inside `with step:`.")
+        tensors = [tf.convert_to_tensor(g) for g in gradients]
+        mean, self.loss = self._job._average(self, tensors, loss)
+        self._averaged = True
+        return mean
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._closed = True
+        if isinstance(error, StepAgain):
+            return True
+        if error is None:
+            if not self._averaged:
+                raise UsageError(
+                    "a step ended without step.average: the other workers wait for its gradients."
+                )
+            self._job._applied(self)
+        return False
+
+
+class ElasticJob:
+    """This process's part in the job; made by `join`."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        schedule: Schedule,
+        state: State,
+        values: dict[str, Value],
+        save: Callable[[], object] | None,
+    ) -> None:
+        self.values = values
+        """Plain values (numbers, text, lists, dicts) that all workers keep in step, as JSON."""
+        self.finished = False
+        """Whether the training is complete; False after this worker was drained or evicted."""
+        self._spec = spec
+        self._schedule = schedule
+        self._state = state
+        self._save = save
+        self._handover = Handover()
+        self._member = find_member(spec)
+        self._reducer = Reducer(self._member.ring)
+        self._loop = Loop(state, self._handover, self._reducer)
+        self._ended = False
+        self._draining = 0
+
+    @property
+    def worker_id(self) -> int:
+        return self._member.orders.seat.worker_id
+
+    def steps(self, *, rehearse: bool = True) -> Iterator[Step]:
+        """All steps of the job, in turn with the other workers. Use each as `with step:`.
+
+        `rehearse`: run the body once alone before joining, so that the others never wait while it is traced.
+        """
+        if rehearse:
+            yield from self._rehearse()
+        self._start_engine()
+        while True:
+            match self._handover.to_loop.get():
+                case Offer() as offer:
+                    step = Step(self, offer)
+                    yield step
+                    if not step._closed:
+                        raise UsageError("write `with step:` around the body of the loop.")
+                case Save():
+                    self._handover.say(Saved(str(self._save() or "") if self._save is not None else ""))
+                case Over(ending, error):
+                    self._over(ending, error)
+                    return
+
+    def stop(self) -> None:
+        """Let the whole job end after this step, as early stopping does."""
+        self._loop.stop_wanted = True
+
+    # ---------------------------------------------------------------------------------- for Step
+
+    def _average(self, step: Step, tensors: list[Any], loss: Any) -> tuple[list[Any], float]:
+        if step.rehearsal:
+            mean, result = self._reducer(tensors, 1.0, loss, switch=False, stop=False, drain=False)
+            return mean, result.loss
+        self._handover.say(Brought(tensors, loss))
+        answer = self._handover.to_loop.get()
+        if isinstance(answer, Mean):
+            return answer.tensors, answer.loss
+        if isinstance(answer, Over):
+            self._over(answer.ending, answer.error)
+        raise StepAgain
+
+    def _applied(self, step: Step) -> None:
+        if not step.rehearsal:
+            self._handover.say(Applied())
+
+    # ---------------------------------------------------------------------------------- life cycle
+
+    def _rehearse(self) -> Iterator[Step]:
+        member = self._member
+        member.meet_nobody()
+        before = self._state.state()
+        batch = max(1, self._spec.global_batch_size // max(1, self._spec.num_workers))
+        first = self._schedule.order.indices(Span(0, 0, min(batch, self._schedule.order.records)))
+        offer = Offer(MicroBatch(np.array(first), None, len(first)), 0, 0, 1)
+        yield Step(self, offer, rehearsal=True)
+        self._state.restore(before)
+        member.ring.leave()
+
+    def _start_engine(self) -> None:
+        spec, member = self._spec, self._member
+        same = f"{self._schedule.order.records} records, {self._state.signature()}"
+        fingerprint = hashlib.sha256(same.encode()).hexdigest()[:16]
+        engine = Engine(
+            settings=Settings(
+                minibatch=spec.minibatch_size,
+                num_workers=spec.global_batch_size // spec.minibatch_size,
+                per_worker_batch=spec.elastic_batch is ElasticBatch.WORKER,
+                log_loss_steps=spec.log_loss_steps,
+                max_bad_records=0,
+                audit_dir=spec.audit_dir,
+            ),
+            control=member.orders,
+            ring=member.ring,
+            trainer=self._loop,
+            schedule=self._schedule,
+            diary=Diary(spec.audit_dir, member.orders.seat.worker_id, member.orders.seat.uid),
+            open_pipeline=lambda **where: Indices(self._schedule, **where),
+            export=self._loop.export,
+            checkpoints=self._checkpoints(fingerprint),
+        )
+        self._loop.engine = engine
+        member.ready(
+            messages.Ready(
+                step=0,
+                has_state=False,
+                fingerprint=fingerprint,
+                total_steps=self._schedule.steps(spec.global_batch_size),
+                global_batch=spec.global_batch_size,
+            )
+        )
+        threading.Thread(target=self._run, args=(engine,), name="engine", daemon=True).start()
+
+    def _checkpoints(self, fingerprint: str) -> Checkpoints | None:
+        spec = self._spec
+        if not (spec.checkpoint_steps or spec.checkpoint_dir):
+            return None
+        course = Course(spec.job_name, spec.seed, spec.shuffle, self._schedule.order.records, fingerprint)
+        orders = self._member.orders
+        return Checkpoints(
+            spec.checkpoint_dir,
+            self._loop,
+            course,
+            every=spec.checkpoint_steps,
+            keep=spec.keep_checkpoint_max,
+            tell=lambda kind, text: orders.send(messages.Note(kind, text)),
+        )
+
+    def _run(self, engine: Engine) -> None:
+        try:
+            over = Over(engine.run())
+        except LoopGone:
+            return
+        except Exception as error:  # noqa: BLE001  handed over to the loop's thread, which raises it
+            over = Over(None, error)
+        self._handover.to_loop.put(over)
+
+    def _over(self, ending: Ending | None, error: BaseException | None) -> None:
+        self._ended = True
+        if error is not None:
+            raise error
+        assert ending is not None
+        log.info("ends: %s", ending.value)
+        if ending is Ending.ABANDONED:
+            raise JobFailed(f"no master for {self._spec.master_grace_seconds:.0f} s")
+        self.finished = ending is Ending.RELEASED
+
+    def _drain(self, number: int, frame: object) -> None:
+        """SIGTERM or Ctrl-C: leave at a step boundary; the second time at once."""
+        self._draining += 1
+        if self._draining > 1:
+            os._exit(1)
+        log.info("asked to leave: draining")
+        self._member.drain()
+        if self._member.orders.progress.activity is Activity.PREPARING:
+            self._member.close()
+            os._exit(0)  # nobody counts on this worker yet
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._drain)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and not self._ended:
+            error = UsageError(
+                "the loop was left before the job was over; job.stop() ends the job for all workers, and "
+                "SIGTERM lets this one leave."
+            )
+            if not self._member.led:
+                raise error
+        if error is not None:
+            self._handover.say(Gone())
+            self._member.failed(error)
+            return
+        self._member.close()
+
+
+def join(
+    *,
+    records: int,
+    state: Mapping[str, Any] | Sequence[Any],
+    batch_size: int | None = None,
+    epochs: int | None = None,
+    values: Mapping[str, Value] | None = None,
+    save: Callable[[], object] | None = None,
+) -> ElasticJob:
+    """Take part in the job that started this process; alone when none did.
+
+    records: how many records the data has; steps name them by index.
+    state: what all workers keep in step: models, optimizers, variables, as a list or with names as a dict.
+    batch_size: records of one step over all workers; by default minibatch_size x num_workers of the job.
+    epochs: passes over the data; by default --num_epochs of the job.
+    values: plain values to begin with; see `ElasticJob.values`.
+    save: called on one worker when the training is over; what it returns is the path of the result.
+    """
+    spec = _job_flags()
+    if batch_size is not None:
+        # The engine counts in minibatches; one of the whole size leaves the splitting to the ring.
+        spec = dataclasses.replace(spec, minibatch_size=batch_size, num_workers=1, min_workers=1)
+    if epochs is not None:
+        spec = dataclasses.replace(spec, num_epochs=epochs)
+    order = Order(records, seed=spec.seed, shuffle=spec.shuffle)
+    schedule = Schedule(order, epochs=spec.num_epochs, max_step=spec.max_step)
+    plain = dict(values or {})
+    return ElasticJob(spec, schedule, State(state, plain), plain, save)
+
+
+def _job_flags() -> JobSpec:
+    flags = shlex.split(os.environ.get(FLAGS, ""))
+    spec = parse_job("worker", flags).spec
+    if not flags:  # nobody started this process: one worker, and the loop's own words count
+        spec = dataclasses.replace(spec, num_workers=1)
+    return spec

@@ -1,0 +1,114 @@
+"""Who leads this process: a master, a launcher, or nobody."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import NoReturn
+
+from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.errors import UsageError
+from edl_allreduce.rpc import messages
+from edl_allreduce.spec import JobSpec
+from edl_allreduce.worker.control import Control
+from edl_allreduce.worker.engine import ElasticRing, Orders
+from edl_allreduce.worker.launching import connect
+from edl_allreduce.worker.network import interface_of
+from edl_allreduce.worker.ring import FixedRing, HorovodRing, SoloRing
+from edl_allreduce.worker.static import find_launcher, fixed_plan, fixed_ring
+from edl_allreduce.worker.unled import Unled
+
+log = logging.getLogger("edl_allreduce.elastic")
+
+LAST_WORDS_SECONDS = 2.0
+EXIT_INVALID = 3
+"""The job cannot work as it is written; no other worker would do better."""
+
+
+@dataclass
+class Member:
+    """Ring and orders of this process, and what differs between a master, a launcher and nobody."""
+
+    orders: Orders
+    ring: ElasticRing
+    control: Control | None = None
+
+    @property
+    def led(self) -> bool:
+        return self.control is not None
+
+    def meet_nobody(self) -> None:
+        """A ring of one for the rehearsal; a launcher's ring rehearses together."""
+        self.ring.join(Plan(0, (self.orders.seat,)), self.orders.seat.uid)
+
+    def ready(self, message: messages.Ready) -> None:
+        if self.control is not None:
+            assert isinstance(self.ring, HorovodRing)
+            self.control.watch(self.ring)
+            self.control.ready(message)
+
+    def drain(self) -> None:
+        assert isinstance(self.orders, (Control, Unled))
+        self.orders.drain()
+
+    def close(self) -> None:
+        if self.control is not None:
+            self.control.close()
+            self.control.wait_closed(LAST_WORDS_SECONDS)
+        if isinstance(self.ring, FixedRing):
+            self.ring.close()
+
+    def failed(self, error: BaseException) -> None:
+        """Tell the master, and end without the exit handlers of native libraries: one may wait for a peer."""
+        if self.control is None:
+            return
+        story = "".join(traceback.format_exception(error))
+        print(story, file=sys.stderr, flush=True)
+        self.control.send(
+            messages.Failed(isinstance(error, UsageError), f"{type(error).__name__}: {error}", story)
+        )
+        self.control.close()
+        self.control.wait_closed(LAST_WORDS_SECONDS)
+        _end(EXIT_INVALID if isinstance(error, UsageError) else 1)
+
+
+def _end(code: int) -> NoReturn:
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def find_member(spec: JobSpec) -> Member:
+    """A master said so in the flags, a launcher in its own variables; otherwise this process is alone."""
+    if spec.master_addr:
+        return _led(spec)
+    launcher = find_launcher()
+    if launcher is None:
+        _log(spec, "this process alone")
+        return Member(Unled(Plan(1, (Seat("alone", 0, "127.0.0.1"),)), 0), SoloRing())
+    _log(spec, f"rank {launcher.rank}")
+    return Member(Unled(fixed_plan(launcher), launcher.rank), fixed_ring(launcher))
+
+
+def _led(spec: JobSpec) -> Member:
+    control = connect(spec)
+    seat = control.seat
+    _log(spec, f"worker {seat.worker_id}")
+    control.start()
+    log.info("worker %d (pid %d, uid %s) on %s; master at %s",
+             seat.worker_id, os.getpid(), seat.uid, seat.host, spec.master_addr)  # fmt: skip
+    timeout = Deadlines(spec.failure_detection_seconds).collective
+    return Member(control, HorovodRing(control.store.port, interface_of(seat.host), timeout), control)
+
+
+def _log(spec: JobSpec, who: str) -> None:
+    """Unless the script configured logging itself."""
+    logging.basicConfig(
+        level=str(spec.log_level),
+        format=f"%(asctime)s %(levelname)s [{who}] %(message)s",
+        stream=sys.stdout,
+    )

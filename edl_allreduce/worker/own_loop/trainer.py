@@ -1,0 +1,120 @@
+"""The user's loop as the engine sees it: a trainer that computes and commits, and indices instead of data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from edl_allreduce.core.health import Activity
+from edl_allreduce.core.schedule import Schedule, Span, share
+from edl_allreduce.worker.engine import Engine
+from edl_allreduce.worker.own_loop.state import State
+from edl_allreduce.worker.own_loop.turns import Again, Applied, Brought, Handover, Mean, Offer, Save, Saved
+from edl_allreduce.worker.pipeline import MicroBatch, StepData
+from edl_allreduce.worker.ring import BROKEN, Ring, broken
+from edl_allreduce.worker.trainer import DRAIN, LOSS, STOP, SWITCH, WEIGHT, StepResult
+
+
+class Indices:
+    """The steps of one rank in one generation; nothing is read, the loop reads by index."""
+
+    def __init__(
+        self, schedule: Schedule, *, rank: int, size: int, step: int, position: int, global_batch: int
+    ) -> None:
+        self._schedule = schedule
+        self._rank, self._size = rank, size
+        self._position = position
+        self._batch = global_batch
+
+    def take(self) -> StepData:
+        span = self._schedule.span(self._position, self._batch)
+        own = self._schedule.order.indices(share(span, self._rank, self._size))
+        # More workers than records in the last batch of an epoch: somebody has none and lends a hand to one
+        # that does not count, so that user code never meets an empty batch.
+        fed = own or self._schedule.order.indices(Span(span.epoch, span.start, span.start + 1))
+        self._position += len(span)
+        return StepData(span, [MicroBatch(np.array(fed), None, len(own))], own, [])
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class Loop:
+    """The user's loop as the engine's trainer."""
+
+    def __init__(self, state: State, handover: Handover, reducer: Reducer) -> None:
+        self._kept = state
+        self._handover = handover
+        self._reducer = reducer
+        self.stop_wanted = False
+        self.engine: Engine
+
+    def compute(self, parts: Sequence[MicroBatch], step: int, position: int) -> tuple[Any, float, Any]:
+        engine = self.engine
+        self._handover.to_loop.put(Offer(parts[0], step, engine.ring.rank, engine.ring.size))
+        brought = self._handover.hear()
+        assert isinstance(brought, Brought)
+        batch = len(engine.schedule.span(engine.position, engine.settings.global_batch(engine.ring.size)))
+        return brought.tensors, parts[0].records / batch, brought.loss
+
+    def commit(
+        self, sums: Any, weight: float, loss: Any, *, switch: bool, stop: bool, drain: bool
+    ) -> StepResult:
+        stop = stop or self.stop_wanted
+        try:
+            mean, result = self._reducer(sums, weight, loss, switch=switch, stop=stop, drain=drain)
+        except BROKEN as error:
+            self._handover.to_loop.put(Again())
+            raise broken(error) from error
+        self.engine.control.progress.activity = Activity.COMPUTING  # applying is user code again
+        self._handover.to_loop.put(Mean(mean, result.loss))
+        applied = self._handover.hear()
+        assert isinstance(applied, Applied)
+        return result
+
+    def names(self) -> tuple[list[str], list[str]]:
+        return self._kept.names()
+
+    def state(self) -> list[np.ndarray[Any, Any]]:
+        return self._kept.state()
+
+    def restore(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+        self._kept.restore(arrays)
+
+    def export(self) -> str:
+        self._handover.to_loop.put(Save())
+        saved = self._handover.hear()
+        assert isinstance(saved, Saved)
+        return saved.path
+
+
+class Reducer:
+    """The weighted mean over the ring, in one operation with the votes. Traced once per list of shapes."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._sum = tf.function(self._graph)
+
+    def __call__(
+        self, tensors: list[Any], weight: float, loss: Any, *, switch: bool, stop: bool, drain: bool
+    ) -> tuple[list[Any], StepResult]:
+        share_of_loss = tf.cast(tf.convert_to_tensor(loss), tf.float32) * weight if weight else 0.0
+        control = tf.stack([float(switch), float(stop), float(drain), weight, share_of_loss])
+        mean, total = self._sum(tensors, tf.constant(weight, tf.float32), control)
+        total = total.numpy()
+        result = StepResult(
+            loss=float(total[LOSS] / total[WEIGHT]),
+            switch=total[SWITCH] > 0,
+            stop=total[STOP] > 0,
+            draining=round(float(total[DRAIN])),
+        )
+        return list(mean), result
+
+    def _graph(self, tensors: list[Any], weight: Any, control: Any) -> tuple[list[Any], Any]:
+        # Without a record of its own a worker may bring NaN; it must not count at all.
+        parts = [tf.where(weight > 0, t * tf.cast(weight, t.dtype), tf.zeros_like(t)) for t in tensors]
+        *summed, total = self._ring.sum([*parts, control])
+        return [s / tf.cast(total[WEIGHT], s.dtype) for s in summed], total
