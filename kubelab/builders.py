@@ -7,6 +7,7 @@ a Dockerfile is built from nothing but Debian's packages.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -39,8 +40,8 @@ class Builder(ABC):
         """Build and return the image's id."""
 
     @abstractmethod
-    def export(self, tag: str, archive: Path) -> None:
-        """Write what the image store does not have yet of an image to an archive that containerd imports."""
+    def export(self, tag: str, archive: Path, roots: list[Path]) -> None:
+        """Write an image to an archive; what all these containerd roots have already may be left out."""
 
 
 class _Docker(Builder):
@@ -59,7 +60,7 @@ class _Docker(Builder):
         _run_visibly([self.program, "build", "-t", tag, "-f", str(dockerfile), *options, str(context)])
         return commands.run(self.program, "image", "inspect", "--format", "{{.Id}}", tag).strip()
 
-    def export(self, tag: str, archive: Path) -> None:
+    def export(self, tag: str, archive: Path, roots: list[Path]) -> None:
         commands.run(self.program, "save", "-o", archive, tag, timeout=600)
 
 
@@ -67,12 +68,13 @@ class _Buildah(Builder):
     program = "buildah"
 
     def works(self) -> bool:
-        return commands.find(self.program) is not None
+        return commands.find(self.program) is not None and os.geteuid() == 0
 
     def _argv(self, *arguments: str | Path) -> list[str]:
         home = places.cache() / "images" / "buildah"
         storage = ("--root", home / "storage", "--runroot", home / "run")
-        return [commands.find(self.program) or self.program, *map(str, (*storage, *arguments))]
+        # It mounts its storage and would leave that behind.
+        return ["unshare", "--mount", self.program, *map(str, (*storage, *arguments))]
 
     def _call(self, *arguments: str | Path, timeout: float = 600) -> str:
         return commands.run(*self._argv(*arguments), timeout=timeout).strip()
@@ -99,27 +101,28 @@ class _Buildah(Builder):
                 self._call("commit", "--quiet", "--rm", container, _BASE)
         return _BASE
 
-    def export(self, tag: str, archive: Path) -> None:
+    def export(self, tag: str, archive: Path, roots: list[Path]) -> None:
         layout = places.cache() / "images" / "layout"
         with locked(places.cache() / "images" / "buildah.lock"):
             shutil.rmtree(layout, ignore_errors=True)
             self._call("push", "--quiet", "--disable-compression", tag, f"oci:{layout}:{tag}")
         try:
-            _pack(layout, tag, archive)
+            _pack(layout, tag, archive, roots)
         finally:
             shutil.rmtree(layout)
 
 
-def _pack(layout: Path, tag: str, archive: Path) -> None:
-    """Pack an OCI layout without the layers that the image store has already."""
+def _pack(layout: Path, tag: str, archive: Path, roots: list[Path]) -> None:
+    """Pack an OCI layout without the layers that everybody has already."""
     index = json.loads((layout / "index.json").read_text())
     for entry in index["manifests"]:
-        entry.setdefault("annotations", {})["io.containerd.image.name"] = tag
+        entry.setdefault("annotations", {})["io.containerd.image.name"] = full_name(tag)
     (layout / "index.json").write_text(json.dumps(index))
     with tarfile.open(archive, "w") as tar:
         for file in sorted(layout.rglob("*")):
-            known = file.parent.name == "sha256" and images.has_blob(f"sha256:{file.name}")
-            if file.is_file() and not (known and file.stat().st_size > 1 << 20):
+            # Manifests, which are small, must be there: they are where the import begins.
+            known = file.stat().st_size > 1 << 20 and all(images.has_blob(root, file.name) for root in roots)
+            if file.is_file() and not known:
                 tar.add(file, file.relative_to(layout))
 
 
@@ -175,7 +178,8 @@ def give_to_nodes(builder: Builder, tag: str, image_id: str, cluster: Cluster | 
         return
     with TemporaryDirectory(dir=places.cache() / "images") as scratch:
         archive = Path(scratch) / "image.tar"
-        builder.export(tag, archive)
+        nodes = cluster.nodes.values() if cluster else []
+        builder.export(tag, archive, [images.store(), *(node.directory / "containerd" for node in nodes)])
         if cluster is None:
             images.load(archive, name, image_id)
         else:

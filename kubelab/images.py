@@ -35,17 +35,13 @@ def _home() -> Path:
     return places.cache() / "images"
 
 
-def _store() -> Path:
-    return _home() / "containerd"
-
-
 def seed(destination: Path) -> None:
     """Give a node all images that are in the store."""
     ensure_basic()
     with locked(_home() / "lock"):
-        commands.run("cp", "-al", _store(), destination)
-        for database in _store().rglob("*.db"):
-            copy = destination / database.relative_to(_store())
+        commands.run("cp", "-al", store(), destination)
+        for database in store().rglob("*.db"):
+            copy = destination / database.relative_to(store())
             copy.unlink()
             shutil.copy(database, copy)
 
@@ -81,9 +77,14 @@ def load(archive: Path, name: str, content: str) -> None:
         (_home() / "loaded.json").write_text(json.dumps(record, indent=1))
 
 
-def has_blob(digest: str) -> bool:
-    """Whether the store has a piece of an image already (sha256:...)."""
-    return (_store() / "io.containerd.content.v1.content" / "blobs" / digest.replace(":", "/")).exists()
+def store() -> Path:
+    """The containerd root that nodes are given."""
+    return _home() / "containerd"
+
+
+def has_blob(root: Path, digest: str) -> bool:
+    """Whether a containerd root has a piece of an image, by its SHA-256."""
+    return (root / "io.containerd.content.v1.content" / "blobs" / "sha256" / digest).exists()
 
 
 def _loaded() -> dict[str, str]:
@@ -104,7 +105,7 @@ def _importer() -> Iterator[Machine]:
         config = run / "containerd.toml"
         config.write_text(
             f'''version = 2
-root = "{_store()}"
+root = "{store()}"
 state = "/run/containerd"
 disabled_plugins = ["io.containerd.grpc.v1.cri"]
 [plugins."io.containerd.internal.v1.opt"]

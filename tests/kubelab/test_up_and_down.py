@@ -30,22 +30,18 @@ def name():
     Cluster.take_down(own)
 
 
-def _machine_as_it_is() -> dict[str, list[str]]:
+def _machine_as_it_is() -> set[str]:
     """All that a cluster could leave behind, apart from the ones that others run at the same time."""
     own = f"life-{os.getpid()}"
-    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    cgroups = [str(path) for path in Path("/sys/fs/cgroup").rglob("kubelab-*") if own in path.name]
-    return {
-        "links": commands.run("ip", "-brief", "link").splitlines(),
-        "addresses": commands.run("ip", "-brief", "address").splitlines(),
-        "routes": commands.run("ip", "route", "show", "table", "all").splitlines(),
-        "rules": commands.run("nft", "list", "ruleset").splitlines(),
-        "mounts": sorted(mounts),
-        "cgroups": cgroups,
-        "files": sorted(str(path) for place in PLACES for path in Path(place).glob("*")),
-        "own files": sorted(map(str, places.run_directory(own).parent.glob(f"{own}*"))),
-        "processes": [str(found) for found in processes.marked(places.run_directory(own))],
-    }
+    found = [f"mount: {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    found += [f"file: {path}" for place in PLACES for path in Path(place).glob("*")]
+    found += [f"file: {path}" for path in places.run_directory(own).parent.glob(f"{own}*")]
+    found += [f"cgroup: {path}" for path in Path("/sys/fs/cgroup").rglob("kubelab-*") if own in path.name]
+    found += [f"process: {process}" for process in processes.marked(places.run_directory(own))]
+    for what in ("link", "address", "route"):
+        found += commands.run("ip", "-brief", what).splitlines()
+    found += commands.run("nft", "list", "ruleset").splitlines()
+    return set(found)
 
 
 @pytest.mark.timeout(900)
