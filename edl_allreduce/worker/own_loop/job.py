@@ -125,6 +125,7 @@ class ElasticJob:
         self._loop = Loop(state, self._handover, self._reducer)
         self._ended = False
         self._draining = 0
+        self._handlers: dict[signal.Signals, Any] = {}
 
     @property
     def worker_id(self) -> int:
@@ -152,7 +153,10 @@ class ElasticJob:
                     return
 
     def stop(self) -> None:
-        """Let the whole job end after this step, as early stopping does."""
+        """Let the whole job end, as early stopping does; all workers after the same step.
+
+        The wish travels with the gradients: called after `average`, it counts for the next step.
+        """
         self._loop.stop_wanted = True
 
     # ---------------------------------------------------------------------------------- for Step
@@ -266,14 +270,16 @@ class ElasticJob:
             os._exit(0)  # nobody counts on this worker yet
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
             for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, self._drain)
+                self._handlers[number] = signal.signal(number, self._drain)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
         if error is None and not self._ended:
             error = UsageError(
                 "the loop was left before the job was over; job.stop() ends the job for all workers, and "

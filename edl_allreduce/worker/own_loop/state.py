@@ -48,7 +48,7 @@ class State:
                 "variables and give those as state."
             )
         values = np.frombuffer(text.ljust(VALUES_BYTES), np.uint8).copy()
-        return [*(np.array(v) for _, v in self._variables), values]
+        return [*(np.array(v.numpy()) for _, v in self._variables), values]
 
     def restore(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         for (_, variable), array in zip(self._variables, arrays[:-1], strict=True):
