@@ -152,12 +152,18 @@ def test_spot_nodes_are_chosen_by_selector_and_toleration():
         "--worker_tolerations=cloud.google.com/gke-spot=true:NoSchedule,old:NoExecute,any",
     )
     assert pod["spec"]["nodeSelector"] == {"cloud.google.com/gke-spot": "true"}
-    assert pod["spec"]["tolerations"] == [
+    assert pod["spec"]["tolerations"][:3] == [
         {"key": "cloud.google.com/gke-spot", "value": "true", "effect": "NoSchedule"},
         {"key": "old", "operator": "Exists", "effect": "NoExecute"},
         {"key": "any", "operator": "Exists"},
     ]
     assert "tolerations" not in manifests.master_pod(spec_of("--worker_tolerations=any"))["spec"]
+
+
+def test_a_worker_on_a_lost_node_is_given_up_soon():
+    lost = {t["key"]: t for t in worker()["spec"]["tolerations"]}
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        assert (lost[key]["effect"], lost[key]["tolerationSeconds"]) == ("NoExecute", 30)
 
 
 def test_volumes_of_two_kinds_and_one_claim_mounted_twice():
@@ -220,7 +226,8 @@ def test_a_cluster_spec_adapts_the_kinds_of_pods():
     pod = manifests.worker_pod(spec, 0, 0, OFFICE)
     assert pod["metadata"]["labels"]["team"] == "ml"
     assert pod["metadata"]["labels"]["app"] == "elasticdl", "labels that the master needs stay"
-    assert [t["key"] for t in pod["spec"]["tolerations"]] == ["spot", "gpu"]
+    keys = [t["key"] for t in pod["spec"]["tolerations"]]
+    assert (keys[0], keys[-1]) == ("spot", "gpu")
     assert {"ALL", "W"} <= variables(pod).keys()
     assert pod["spec"]["affinity"] == {"nodeAffinity": {}}
     master = manifests.master_pod(spec)

@@ -33,6 +33,7 @@ STATE_DIRECTORY = "/run/elasticdl"
 SPEC_DIRECTORY = "/cluster_spec"
 """Where images of `elasticdl zoo init --cluster_spec` keep that file."""
 LEAST_GRACE = 30
+LOST_NODE_SECONDS = 30
 KILLED = 137
 LONGEST_NAME = 63
 
@@ -273,9 +274,22 @@ def _placement(spec: JobSpec) -> Object:
     tolerations = [_toleration(each) for each in parse_tolerations(spec.worker_tolerations)]
     nodes = parse_node_selector(spec.worker_node_selector)
     return {
-        **({"tolerations": tolerations} if tolerations else {}),
+        "tolerations": [*tolerations, *_lost_nodes()],
         **({"nodeSelector": nodes} if nodes else {}),
     }
+
+
+def _lost_nodes() -> list[Object]:
+    """A worker on a lost node is replaced soon: the usual five minutes are meant for what is hard to move."""
+    return [
+        {
+            "key": f"node.kubernetes.io/{state}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": LOST_NODE_SECONDS,
+        }
+        for state in ("not-ready", "unreachable")
+    ]
 
 
 def _toleration(toleration: Toleration) -> Object:

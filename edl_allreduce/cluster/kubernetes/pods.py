@@ -293,10 +293,12 @@ class KubernetesCluster:
                     loop.call_later(BROKEN_SECONDS, self._check_broken, worker_id)
                 self._describe(worker_id, f"waits: {text}" if text else "")
             case Leaving(text, until):
-                loop.call_later(
-                    max(0.0, until - clock.wall()) + OVERDUE_SECONDS, self._check_overdue, worker_id
-                )
                 self._describe(worker_id, text)
+                if pod["status"].get("phase") == "Pending":
+                    self._soon(self.kill(worker_id))  # nothing of it ran: there is nothing to wait for
+                else:
+                    patience = max(0.0, until - clock.wall()) + OVERDUE_SECONDS
+                    loop.call_later(patience, self._check_overdue, worker_id)
 
     def _check_broken(self, worker_id: int) -> None:
         if self._any_ran or worker_id in self._over:
