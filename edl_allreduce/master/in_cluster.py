@@ -30,8 +30,9 @@ from edl_allreduce.cluster.kubernetes.manifests import (
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
 from edl_allreduce.errors import ClusterError, SetupError
-from edl_allreduce.master.job import FINAL, Job, Phase, Result
+from edl_allreduce.master.job import FINAL, Phase, Result
 from edl_allreduce.master.local import options_of
+from edl_allreduce.master.task_job import job_for
 from edl_allreduce.rpc.messages import Command, JobStatus
 from edl_allreduce.rpc.server import MasterServer, Tls
 from edl_allreduce.spec import JobSpec, to_argv
@@ -126,7 +127,7 @@ class ClusterMaster:
             )
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
-        self.job = Job(options, self._cluster)
+        self.job = job_for(self.spec, options, self._cluster)
         self._cluster.tell = self.job.note
         self.job.adopt(found.living, self._memory.next_id, self._memory.wanted)
         return await self._serve(credentials)

@@ -10,7 +10,6 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,7 @@ from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master.display import make_display
 from edl_allreduce.master.job import Job, JobOptions, Phase, Result, event_line
-from edl_allreduce.master.task_job import TaskJob
+from edl_allreduce.master.task_job import job_for
 from edl_allreduce.rpc.messages import Command, EventRecord, JobStatus
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
@@ -83,7 +82,7 @@ class LocalJob:
         def on_event(event: EventRecord) -> None:
             os.write(events, event_line(event))
 
-        self.job = make_job(spec, cluster, on_event)
+        self.job = job_for(spec, options_of(spec), cluster, on_event)
         server = MasterServer(self.token, self.job.attend, self._answer)
         try:
             self.port = await server.start(spec.bind, spec.port)
@@ -162,15 +161,6 @@ class JobLock:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
-
-
-def make_job(spec: JobSpec, cluster: Cluster, on_event: Callable[[EventRecord], None]) -> Job:
-    """Training needs a ring, evaluation and prediction only a queue."""
-    options = options_of(spec)
-    if spec.job_type in (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY):
-        size = spec.minibatch_size * spec.num_minibatches_per_task
-        return TaskJob(options, cluster, on_event, task_records=size)
-    return Job(options, cluster, on_event)
 
 
 def options_of(spec: JobSpec) -> JobOptions:

@@ -16,8 +16,22 @@ from edl_allreduce.core import membership
 from edl_allreduce.core.tasks import TaskQueue
 from edl_allreduce.master.job import FINAL, Job, JobOptions, Peer, Phase
 from edl_allreduce.rpc import messages
+from edl_allreduce.spec import JobSpec, JobType
 
 log = logging.getLogger(__name__)
+
+
+def job_for(
+    spec: JobSpec,
+    options: JobOptions,
+    cluster: Cluster,
+    on_event: Callable[[messages.EventRecord], None] = lambda event: None,
+) -> Job:
+    """Training needs a ring, evaluation and prediction only a queue."""
+    if spec.job_type in (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY):
+        size = spec.minibatch_size * spec.num_minibatches_per_task
+        return TaskJob(options, cluster, on_event, task_records=size)
+    return Job(options, cluster, on_event)
 
 
 class TaskJob(Job):
