@@ -261,7 +261,9 @@ def test_the_grace_period_fits_the_drain():
 def test_a_script_of_the_users_own_runs_in_the_workers():
     spec = parse_job("train", ["--job_name=mine", "--image_name=i", "--job_command=python my_train.py"]).spec
     pod = manifests.worker_pod(spec, 0, 0, OFFICE)
-    assert pod["spec"]["containers"][0]["command"] == ["/bin/sh", "-c", "python my_train.py"]
+    (container,) = pod["spec"]["containers"]
+    assert container["command"] == ["python", "-m", "edl_allreduce.worker.main"], "it becomes the script"
+    assert parse_job("worker", container["args"]).spec.job_command == "python my_train.py"
 
 
 def test_what_is_owned_goes_with_its_owner():

@@ -254,8 +254,6 @@ def populated(pattern: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _work(spec: JobSpec, worker_id: int, master_addr: str) -> Object:
-    if spec.job_command:
-        return {"command": ["/bin/sh", "-c", spec.job_command]}
     own = replace(for_master(spec), worker_id=worker_id, master_addr=master_addr, port=0)
     return {"command": ["python", "-m", "edl_allreduce.worker.main"], "args": to_argv(own, "worker")}
 
