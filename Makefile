@@ -5,16 +5,19 @@ SETUP := scripts/setup
 PYTEST_FLAGS := $(if $(CI),--color=no --durations=10,)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format cluster bench clean
+.PHONY: help setup demo demo-cluster test lint format cluster bench clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup: ## virtual environment, pinned dependencies, our Horovod build
 	@$(SETUP)
 
 demo: setup ## train digits with 3 local workers while one is killed, one drained, one added
 	@$(PYTHON) -m edl_allreduce.demo
+
+demo-cluster: setup ## the same on Kubernetes: pods are deleted and preempted on two real nodes (root)
+	@$(PYTHON) -m scripts.demo_cluster
 
 test: lint ## lint, then all tests
 	$(PYTHON) -m pytest -m "not soak" $(PYTEST_FLAGS) $(TESTS)
