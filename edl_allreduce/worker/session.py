@@ -95,8 +95,11 @@ def settings_of(spec: JobSpec) -> Settings:
 def set_threads(spec: JobSpec) -> None:
     """Workers that share a machine must not each take all of its cores."""
     threads = spec.threads_per_worker or max(1, (os.cpu_count() or 1) // max(1, spec.num_workers))
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+    except RuntimeError:
+        log.debug("TensorFlow was used in this process before; its threads stay as they are")
 
 
 @functools.cache

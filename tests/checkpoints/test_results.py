@@ -1,0 +1,65 @@
+"""What is left of a job: the model, and curves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+
+from edl_allreduce.worker.export import write_model  # noqa: E402
+from edl_allreduce.worker.summaries import Summaries  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def model():
+    return keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+
+
+def test_a_model_is_written_for_serving_and_for_keras_and_may_be_written_again(model, tmp_path):
+    x = np.ones((4, 3), "float32")
+    for _ in range(2):
+        assert write_model(model, str(tmp_path / "out")) == str(tmp_path / "out" / "model.keras")
+    served = tf.saved_model.load(tmp_path / "out")
+    np.testing.assert_allclose(served.serve(x), model(x), rtol=1e-6)
+    loaded = keras.saving.load_model(tmp_path / "out" / "model.keras")
+    np.testing.assert_allclose(loaded(x), model(x), rtol=1e-6)
+    assert not [p.name for p in (tmp_path / "out").iterdir() if p.name.startswith(".")]
+
+
+def test_a_model_that_cannot_be_served_is_still_saved(model, tmp_path, monkeypatch, caplog):
+    def refuse(*arguments, **more):
+        raise ValueError("cannot be traced")
+
+    monkeypatch.setattr(type(model), "export", refuse)
+    write_model(model, str(tmp_path))
+    assert (tmp_path / "model.keras").exists() and not (tmp_path / "saved_model.pb").exists()
+    assert "only model.keras: ValueError: cannot be traced" in caplog.text
+
+
+def test_curves_are_readable_by_tensorboard(tmp_path):
+    summaries = Summaries(str(tmp_path))
+    for step in range(1, 21):
+        summaries.step(step, loss=1 / step, records_per_second=100.0, ring=3)
+    summaries.evaluation(20, {"accuracy": 0.5})
+    summaries.pause(20, 0.25, 2)
+    summaries.flush()
+    (path,) = tmp_path.iterdir()
+    points = {
+        (event.step, value.tag): value.simple_value
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    }
+    assert points[20, "train/loss"] == pytest.approx(0.05)
+    assert points[10, "ring/size"] == 3 and points[20, "ring/size"] == 2
+    assert points[20, "evaluation/accuracy"] == 0.5 and points[20, "ring/pause_seconds"] == 0.25
+    assert (5, "train/loss") not in points
+
+
+def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    summaries = Summaries("")
+    summaries.step(10, loss=1.0, records_per_second=1.0, ring=1)
+    summaries.flush()
+    assert not list(tmp_path.iterdir())
