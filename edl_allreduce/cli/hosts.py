@@ -11,7 +11,8 @@ Print where the ring's members are, one line `host:slots` per machine: what a ho
 Horovod Elastic prints. Use it to run your own Horovod Elastic script on the machines of a job:
 
   printf '#!/bin/sh\\nexec elasticdl hosts --job_name=digits\\n' > discover.sh && chmod +x discover.sh
-  horovodrun -np 1 --min-np 1 --max-np 4 --host-discovery-script ./discover.sh python my_script.py
+  horovodrun -np 1 --min-np 1 --max-np 4 --network-interfaces lo \\
+      --host-discovery-script ./discover.sh python my_script.py
 """
 
 
