@@ -202,9 +202,7 @@ class World:
         following = self._next_plan(w)
         if following is not None and following.generation > w.doomed:
             plan, joined, done = following, False, False
-        yield m.Hello(
-            w.seat, plan, w.step, done=done, joined=joined, has_state=w.has_state, generation=heard
-        )
+        yield m.Hello(w.seat, plan, w.step, done=done, joined=joined, has_state=w.has_state, generation=heard)
         if plan is None and w.doing is not Doing.PREPARING:
             yield m.Ready(w.uid, w.step, w.has_state)
         if w.draining:

@@ -234,6 +234,16 @@ def test_whoever_does_not_leave_a_broken_ring_is_evicted_and_named() -> None:
     )
 
 
+def test_the_next_break_has_its_own_cause_and_its_own_deadline() -> None:
+    machine = training("ab")
+    machine.out("a", reason="first")
+    machine.out("b")
+    machine.join("ab")
+    machine.wait(2 * STUCK)
+    assert machine.out("b", reason="second") == (Abort(2, ("a",), "worker 1 reports: second"),)
+    assert machine.wait(1.0) == (), "a has as long as ever to leave"
+
+
 def test_what_is_said_about_an_older_ring_changes_nothing() -> None:
     machine = training("ab")
     machine.arrive("c")
@@ -372,9 +382,7 @@ def test_one_that_was_let_go_is_called_back_also_when_a_newcomer_survives() -> N
     machine.tell(*(Out(u, 3, 0, "reset") for u in "bc"))
     machine.state = replace(
         machine.state,
-        members={
-            uid: replace(member, has_state=uid != "c") for uid, member in machine.state.members.items()
-        },
+        members={uid: replace(member, has_state=uid != "c") for uid, member in machine.state.members.items()},
     )
     machine.lose("b")
     assert machine.ring == "ac"
