@@ -6,6 +6,7 @@ a Dockerfile is built from nothing but Debian's packages.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -102,28 +103,45 @@ class _Buildah(Builder):
         return _BASE
 
     def export(self, tag: str, archive: Path, roots: list[Path]) -> None:
+        # Kept, so that the next push writes only what is new.
         layout = places.cache() / "images" / "layout"
         with locked(places.cache() / "images" / "buildah.lock"):
-            shutil.rmtree(layout, ignore_errors=True)
             self._call("push", "--quiet", "--disable-compression", tag, f"oci:{layout}:{tag}")
-        try:
+            _forget_old(layout)
             _pack(layout, tag, archive, roots)
-        finally:
-            shutil.rmtree(layout)
+
+
+def _forget_old(layout: Path) -> None:
+    """Remove what no image in an OCI layout needs any more."""
+    blobs = layout / "blobs" / "sha256"
+    needed = set()
+    for entry in json.loads((layout / "index.json").read_text())["manifests"]:
+        manifest = json.loads((blobs / entry["digest"].partition(":")[2]).read_text())
+        parts = [entry, manifest["config"], *manifest["layers"]]
+        needed |= {part["digest"].partition(":")[2] for part in parts}
+    for blob in blobs.iterdir():
+        if blob.name not in needed:
+            blob.unlink()
 
 
 def _pack(layout: Path, tag: str, archive: Path, roots: list[Path]) -> None:
     """Pack an OCI layout without the layers that everybody has already."""
     index = json.loads((layout / "index.json").read_text())
+    name = "org.opencontainers.image.ref.name"
+    index["manifests"] = [entry for entry in index["manifests"] if entry["annotations"].get(name) == tag]
     for entry in index["manifests"]:
-        entry.setdefault("annotations", {})["io.containerd.image.name"] = full_name(tag)
-    (layout / "index.json").write_text(json.dumps(index))
+        entry["annotations"]["io.containerd.image.name"] = full_name(tag)
+    content = json.dumps(index).encode()
+    entry_of_index = tarfile.TarInfo("index.json")
+    entry_of_index.size = len(content)
     with tarfile.open(archive, "w") as tar:
-        for file in sorted(layout.rglob("*")):
+        tar.addfile(entry_of_index, io.BytesIO(content))
+        tar.add(layout / "oci-layout", "oci-layout")
+        for blob in sorted((layout / "blobs" / "sha256").iterdir()):
             # Manifests, which are small, must be there: they are where the import begins.
-            known = file.stat().st_size > 1 << 20 and all(images.has_blob(root, file.name) for root in roots)
-            if file.is_file() and not known:
-                tar.add(file, file.relative_to(layout))
+            known = blob.stat().st_size > 1 << 20 and all(images.has_blob(root, blob.name) for root in roots)
+            if not known:
+                tar.add(blob, blob.relative_to(layout))
 
 
 def choose() -> Builder:

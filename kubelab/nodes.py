@@ -100,6 +100,11 @@ class Node:
         cgroups.create(self.group)
         network.plug_in(self._control, self.machine, self.spec.number)
         self.machine.run("mount", "--bind", self.directory / "resolv.conf", "/etc/resolv.conf")
+        # Kubelet would do this itself, at the same time as it makes sockets in there: now and then it loses.
+        kubelet = self.directory / "kubelet"
+        kubelet.mkdir(exist_ok=True)
+        self.machine.run("mount", "--bind", kubelet, kubelet)
+        self.machine.run("mount", "--make-rshared", kubelet)
         self.containerd.start()
 
     def join(self) -> None:
