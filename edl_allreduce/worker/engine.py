@@ -155,6 +155,8 @@ class Engine:
     checkpoints: Checkpoints | None = None
     evaluator: Evaluator | None = None
     callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
+    save_pass: Callable[[int], None] | None = None
+    """Called on rank 0 after each epoch, with its number."""
     summaries: Summaries = field(default_factory=lambda: Summaries(""))
     step: int = 0
     position: int = 0
@@ -358,6 +360,8 @@ class Engine:
         if every and self.step % every == 0:
             log.info("Loss = %.6f, steps = %d", result.loss, self.step)
         self._last_step = clock.now()
+        if rank == 0 and self.save_pass is not None and self.position % self.schedule.order.records == 0:
+            self.save_pass(self.position // self.schedule.order.records - 1)
         if rank == 0:
             rate = len(data.span) / progress.step_seconds if progress.step_seconds else 0.0
             self.summaries.step(self.step, loss=result.loss, records_per_second=rate, ring=plan.size)

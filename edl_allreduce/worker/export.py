@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 log = logging.getLogger(__name__)
 
 KERAS_FILE = "model.keras"
@@ -27,6 +29,20 @@ def write_model(model: Any, output: str) -> str:
         # Not every model can be traced for serving; the training is not lost for that.
         log.warning("no SavedModel was written, only %s: %s: %s", KERAS_FILE, type(error).__name__, error)
     return str(target / KERAS_FILE)
+
+
+def write_pass(model: Any, output: str, number: int) -> None:
+    """The model after an epoch: `output`/pass-00000/, one file per variable, `done` when it is complete."""
+    final = Path(output) / f"pass-{number:05d}"
+    draft = final.with_name(f".{final.name}-{os.getpid()}")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    for variable in model.variables:
+        np.save(draft / f"{variable.path.replace('/', '.')}.npy", variable.numpy())
+    (draft / "done").touch()
+    shutil.rmtree(final, ignore_errors=True)
+    draft.rename(final)
+    log.info("wrote %s", final)
 
 
 def _write_saved_model(model: Any, target: Path) -> None:

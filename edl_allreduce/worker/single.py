@@ -50,16 +50,18 @@ def run_single(spec: JobSpec) -> int:
     return INTERRUPTED if control.stopped else 0
 
 
-def assemble(spec: JobSpec, control: Unled, ring: ElasticRing) -> Engine:
-    """A worker that is ready to train where no master leads."""
+def assemble(spec: JobSpec, control: Unled, ring: ElasticRing, *, passes: bool = False) -> Engine:
+    """A worker that is ready to train where no master leads; `passes`: keep the model of each epoch."""
     from edl_allreduce.worker import session
     from edl_allreduce.worker.audit import Diary
     from edl_allreduce.worker.engine import Engine
+    from edl_allreduce.worker.export import write_pass
     from edl_allreduce.worker.summaries import Summaries
 
     session.set_threads(spec)
     source, schedule = session.open_training_data(spec)
     trainer, parser = session.build_trainer(spec, ring, source, schedule)
+    save_pass = functools.partial(write_pass, trainer.model, spec.output)
     return Engine(
         settings=session.settings_of(spec),
         control=control,
@@ -72,5 +74,6 @@ def assemble(spec: JobSpec, control: Unled, ring: ElasticRing) -> Engine:
         checkpoints=session.open_checkpoints(spec, trainer, source, control),
         evaluator=session.open_evaluator(spec, trainer),
         callbacks=session.callbacks_of(spec),
+        save_pass=save_pass if passes and spec.output else None,
         summaries=Summaries(spec.tensorboard_log_dir),
     )

@@ -100,7 +100,7 @@ def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
     from edl_allreduce.worker.single import assemble
 
     ring = fixed_ring(launcher)
-    engine = assemble(spec, control, ring)
+    engine = assemble(spec, control, ring, passes=True)
     engine.run()
     ring.close()
     return engine.step

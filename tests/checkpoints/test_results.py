@@ -8,7 +8,7 @@ import pytest
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from edl_allreduce.worker.export import write_model  # noqa: E402
+from edl_allreduce.worker.export import write_model, write_pass  # noqa: E402
 from edl_allreduce.worker.summaries import Summaries  # noqa: E402
 
 
@@ -36,6 +36,14 @@ def test_a_model_that_cannot_be_served_is_still_saved(model, tmp_path, monkeypat
     write_model(model, str(tmp_path))
     assert (tmp_path / "model.keras").exists() and not (tmp_path / "saved_model.pb").exists()
     assert "only model.keras: ValueError: cannot be traced" in caplog.text
+
+
+def test_the_model_of_each_epoch_has_a_directory_that_is_done(model, tmp_path):
+    for _ in range(2):
+        write_pass(model, str(tmp_path), 2)
+    assert [p.name for p in tmp_path.iterdir()] == ["pass-00002"]
+    names = sorted(p.name for p in (tmp_path / "pass-00002").iterdir())
+    assert names == sorted(["done", *(f"{v.path.replace('/', '.')}.npy" for v in model.variables)])
 
 
 def test_curves_are_readable_by_tensorboard(tmp_path):
