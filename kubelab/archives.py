@@ -50,7 +50,7 @@ def export(image: str, archive: Path) -> None:
     ):
         if commands.find(argv[0]):
             try:
-                commands.run(*argv, timeout=600)
+                commands.run(*argv, timeout=1800)
             except CommandFailed as error:
                 said.append(str(error))
             else:

@@ -62,7 +62,7 @@ class _Docker(Builder):
         return commands.run(self.program, "image", "inspect", "--format", "{{.Id}}", tag).strip()
 
     def export(self, tag: str, archive: Path, roots: list[Path]) -> None:
-        commands.run(self.program, "save", "-o", archive, tag, timeout=600)
+        commands.run(self.program, "save", "-o", archive, tag, timeout=1800)
 
 
 class _Buildah(Builder):
@@ -77,7 +77,7 @@ class _Buildah(Builder):
         # It mounts its storage and would leave that behind.
         return ["unshare", "--mount", self.program, *map(str, (*storage, *arguments))]
 
-    def _call(self, *arguments: str | Path, timeout: float = 600) -> str:
+    def _call(self, *arguments: str | Path, timeout: float = 1800) -> str:
         return commands.run(*self._argv(*arguments), timeout=timeout).strip()
 
     def build(self, context: Path, dockerfile: Path, tag: str, arguments: dict[str, str]) -> str:
@@ -158,7 +158,7 @@ def debootstrap(root: Path) -> None:
         raise MissingTool("debootstrap is not installed: apt-get install debootstrap")
     print(f"making a base image from Debian {DEBIAN}'s packages (once, about a minute)", file=sys.stderr)
     packages = "python3,python3-pip,ca-certificates"
-    commands.run("debootstrap", "--variant=minbase", f"--include={packages}", DEBIAN, root, timeout=900)
+    commands.run("debootstrap", "--variant=minbase", f"--include={packages}", DEBIAN, root, timeout=1800)
     (root / "usr/bin/python").symlink_to("python3")
     for trace in ("etc/hostname", "etc/resolv.conf", "etc/hosts"):  # of the machine that it was made on
         (root / trace).unlink(missing_ok=True)

@@ -273,12 +273,12 @@ class Cluster:
     def wait_for_api(self) -> None:
         """Wait until the API server is ready."""
         try:
-            eventually(self.api.ready, "the API server is ready", 90, 0.05)
+            eventually(self.api.ready, "the API server is ready", 180, 0.05)
         except KubelabError as error:
             ends = "\n".join(f"{part.name}:\n{part.tail(5)}" for part in (self.etcd, self.apiserver))
             raise ClusterStateError(f"{error}\n{ends}") from error
 
-    def wait_for_nodes(self, names: Iterable[str] | None = None, timeout: float = 90.0) -> None:
+    def wait_for_nodes(self, names: Iterable[str] | None = None, timeout: float = 180.0) -> None:
         """Wait until the given nodes (all that were asked for, unless named) are Ready."""
         wanted = set(self.state.nodes if names is None else names)
         seen: dict[str, bool] = {}

@@ -72,9 +72,14 @@ def is_loaded(name: str, content: str) -> bool:
 def load(archive: Path, name: str, content: str) -> None:
     """Import an archive into the store, and remember what it was."""
     with locked(_home() / "lock"), _importer() as machine:
-        machine.run("ctr", "-n", "k8s.io", "images", "import", archive)
+        import_archive(machine, archive)
         record = {**_loaded(), name: content}
         (_home() / "loaded.json").write_text(json.dumps(record, indent=1))
+
+
+def import_archive(machine: Machine, archive: Path) -> None:
+    """Import an archive into the containerd of a machine; a large image on a busy machine takes minutes."""
+    machine.run("ctr", "-n", "k8s.io", "images", "import", archive, timeout=1800)
 
 
 def store() -> Path:

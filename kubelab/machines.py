@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -95,9 +96,12 @@ class Machine:
             eventually(lambda: not identity.alive, f"machine {self.name} ends", 30, 0.01)
         self._state.unlink(missing_ok=True)
 
-    def run(self, program: str | Path, *arguments: str | Path, stdin: str | None = None) -> str:
+    def run(
+        self, program: str | Path, *arguments: str | Path, stdin: str | None = None, timeout: float = 120.0
+    ) -> str:
         """Run a program inside, to its end."""
-        return inside(self.pid, MACHINE, lambda: commands.run(program, *arguments, stdin=stdin))
+        call = partial(commands.run, program, *arguments, stdin=stdin, timeout=timeout)
+        return inside(self.pid, MACHINE, call)
 
     def network(self, program: str, *arguments: str, stdin: str | None = None) -> str:
         """Run a program in its network only; process numbers mean what they mean outside."""

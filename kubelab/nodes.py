@@ -122,7 +122,7 @@ class Node:
 
     def load(self, archive: Path) -> None:
         """Import an image archive."""
-        self.machine.run("ctr", "-n", "k8s.io", "images", "import", archive)
+        images.import_archive(self.machine, archive)
 
     def remove_files(self) -> None:
         """Forget it; the machine is off."""
