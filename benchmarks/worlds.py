@@ -34,7 +34,7 @@ from edl_allreduce.rpc.server import MasterServer
 T = TypeVar("T")
 Times = dict[int, list[float]]
 REACHED = "reached the new ring"
-BEGIN_SECONDS = 240.0
+BEGIN_SECONDS = 600.0
 STALL_SECONDS = 180.0
 FEW = 2
 """Rounds of the peer where one takes long."""

@@ -56,6 +56,10 @@ class Trainer:
         self._averaged: list[Any] = []
         self._seeds: list[Any] = []
         self._seed_values: list[np.ndarray[Any, Any]] = []
+        self._no_salt = tf.zeros([2], tf.uint32)
+        self._structure: Any = None
+        self._batch: list[Any] = []
+        """What features and labels look like, and the same in a row."""
 
     def _made(self, make: Callable[[], Any], kind: type) -> Any:
         made = make()
@@ -89,16 +93,17 @@ class Trainer:
         def free_batch(tensor: Any) -> Any:
             return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
-        features, labels = tf.nest.map_structure(free_batch, (sample.features, sample.labels))
+        self._structure = tf.nest.map_structure(free_batch, (sample.features, sample.labels))
+        self._batch = tf.nest.flatten(self._structure)
         sums = [tf.TensorSpec(v.shape, v.dtype) for v in self._trainable]
         sums += [tf.TensorSpec(v.shape, tf.float32) for v in self._averaged]
         scalar = tf.TensorSpec([], tf.float32)
         salt = tf.TensorSpec([2], tf.uint32)
-        control = tf.TensorSpec([5], tf.float32)
-        self._local = tf.function(self._local_graph, input_signature=[features, labels, scalar, salt])
-        self._add = tf.function(self._add_graph, input_signature=[sums, sums])
-        self._commit = tf.function(self._commit_graph, input_signature=[sums, control])
-        self._nothing = [tf.zeros(s.shape, s.dtype) for s in sums]
+        own = tf.TensorSpec([LOSS], tf.float32)
+        self._local = _Traced(self._local_graph, [self._batch, scalar, salt])
+        self._add = _Traced(self._add_graph, [[*sums, scalar], [*sums, scalar]])
+        self._commit = _Traced(self._commit_graph, [sums, scalar, own])
+        self._nothing = [*(tf.zeros(s.shape, s.dtype) for s in sums), tf.zeros([])]
 
     # ------------------------------------------------------------------------------------------- step
 
@@ -110,26 +115,44 @@ class Trainer:
         return self.commit(sums, weight, loss, switch=switch, stop=stop)
 
     def compute(self, parts: Sequence[MicroBatch], step: int, position: int) -> tuple[Any, float, Any]:
-        """This rank's weighted sums. User code runs here and nowhere else."""
-        sums: Any = None
-        loss: Any = 0.0
+        """This rank's weighted sums, their weight, the weighted loss. User code runs only here."""
+        sums = self._nothing
         weight = 0.0
-        for part in parts:
+        for number, part in enumerate(parts):
+            batch = tf.nest.flatten((part.features, part.labels))
+            self._check(batch)
             share = part.records / self._global_batch
             weight += share
-            more, part_loss = self._local(part.features, part.labels, share, _salt(step, position))
-            sums = more if sums is None else self._add(sums, more)
-            loss = loss + part_loss
+            more = self._local(*batch, tf.constant(share), self._salt(step, position))
+            sums = self._add(*sums, *more) if number else more
             position += part.records
-        return self._nothing if sums is None else sums, weight, loss
+        *sums, loss = sums
+        return sums, weight, loss
+
+    def _check(self, batch: Sequence[Any]) -> None:
+        """The traced function takes what it gets; whether that is what was traced is asked here."""
+        for tensor, traced in zip(batch, self._batch, strict=True):
+            if tensor.dtype != traced.dtype or not traced.shape.is_compatible_with(tensor.shape):
+                raise ModelError(
+                    f"{self._definition.path}: feed gave a batch of {tensor.dtype.name} with the shape "
+                    f"{tensor.shape}, but {traced.dtype.name} with {traced.shape} for the first records; "
+                    "records of different sizes must be padded or cut to one size in feed"
+                )
+
+    def _salt(self, step: int, position: int) -> Any:
+        """Random layers draw anew in each step and micro-batch, and the same again for a repeated step."""
+        if not self._seeds:
+            return self._no_salt
+        text = f"{step}/{position}".encode()
+        return tf.constant([zlib.crc32(text), zlib.adler32(text)], tf.uint32)
 
     def commit(
         self, sums: Any, weight: float, loss: Any, *, switch: bool, stop: bool, drain: bool = False
     ) -> StepResult:
         """Sum over the ring and apply."""
-        control = tf.stack([float(switch), float(stop), float(drain), weight, tf.cast(loss, tf.float32)])
+        own = tf.constant([float(switch), float(stop), float(drain), weight])
         try:
-            total = self._commit(sums, control).numpy()
+            total = self._commit(*sums, loss, own)[0].numpy()
         except BROKEN as error:
             raise broken(error) from error
         return StepResult(
@@ -139,8 +162,9 @@ class Trainer:
             draining=round(total[DRAIN]),
         )
 
-    def _local_graph(self, features: Any, labels: Any, weight: Any, salt: Any) -> tuple[list[Any], Any]:
+    def _local_graph(self, batch: list[Any], weight: Any, salt: Any) -> list[Any]:
         log.info("the step is traced")
+        features, labels = tf.nest.pack_sequence_as(self._structure, batch)
         salted = [tf.bitwise.bitwise_xor(tf.cast(s, tf.uint32), salt) for s in self._seed_values]
         seeds = {id(v): tf.cast(s, v.dtype) for v, s in zip(self._seeds, salted, strict=True)}
         frozen = [seeds.get(id(v), v.value) for v in self.model.non_trainable_variables]
@@ -154,13 +178,13 @@ class Trainer:
         gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         kept = {id(v): u for v, u in zip(self.model.non_trainable_variables, updated, strict=True)}
         averaged = [tf.cast(kept[id(v)], tf.float32) * weight for v in self._averaged]
-        return [tf.convert_to_tensor(g) for g in gradients] + averaged, loss
+        return [*(tf.convert_to_tensor(g) for g in gradients), *averaged, loss]
 
     def _add_graph(self, one: list[Any], other: list[Any]) -> list[Any]:
         return [a + b for a, b in zip(one, other, strict=True)]
 
-    def _commit_graph(self, sums: list[Any], control: Any) -> Any:
-        *reduced, total = self._ring.sum([*sums, control])
+    def _commit_graph(self, sums: list[Any], loss: Any, own: Any) -> Any:
+        *reduced, total = self._ring.sum([*sums, tf.concat([own, [loss]], axis=0)])
         # Bad records that were left out make the weights sum to less than one.
         scale = tf.math.divide_no_nan(1.0, total[WEIGHT])
         gradients = [g * tf.cast(scale, g.dtype) for g in reduced[: len(self._trainable)]]
@@ -194,7 +218,18 @@ class Trainer:
             variable.assign(array)
 
 
-def _salt(step: int, position: int) -> Any:
-    """Random layers draw anew in each step and micro-batch, and the same again when a step is repeated."""
-    text = f"{step}/{position}".encode()
-    return tf.constant([zlib.crc32(text), zlib.adler32(text)], tf.uint32)
+class _Traced:
+    """A function traced for one signature, called with its tensors in a row.
+
+    Calling a tf.function binds, checks and looks up its arguments anew each time; with a dozen tensors that
+    takes longer than a small step's arithmetic. Here it is done once, so callers must know what they pass.
+    """
+
+    def __init__(self, graph: Callable[..., Any], signature: list[Any]) -> None:
+        self._traced = tf.function(graph, input_signature=signature).get_concrete_function()
+        self._call = self._traced.inference_fn.call_flat
+        self._captures = self._traced.captured_inputs
+
+    def __call__(self, *tensors: Any) -> Any:
+        """The outputs in a row."""
+        return self._call(*tensors, *self._captures)
