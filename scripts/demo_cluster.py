@@ -75,7 +75,7 @@ def prepare(cluster: Cluster, directory: Path) -> None:
         cluster.kubectl("apply", "-n", NAMESPACE, "-f", str(ROOT / "manifests" / f"{name}.yaml"))
     (directory / "zoo").mkdir()
     (directory / "zoo" / "digits.py").write_text(MODEL.read_text() + PACE)
-    make = ["data", "make", "digits", str(directory)]
+    make = ["data", "make", "digits", str(directory), "--format=npy"]
     subprocess.run([sys.executable, "-m", "edl_allreduce.cli", *make], cwd=ROOT, check=True)
     for path in (directory, *directory.rglob("*")):
         path.chmod(0o777)  # pods run as a user of their own

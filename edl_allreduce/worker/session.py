@@ -24,10 +24,11 @@ from edl_allreduce.worker.checkpoint import Checkpoints, Course, load_for_init
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.engine import Ending, Engine, Orders, Settings
 from edl_allreduce.worker.evaluation import Evaluator
-from edl_allreduce.worker.export import write_model
+from edl_allreduce.worker.export import write_model, write_pass
 from edl_allreduce.worker.pipeline import MicroBatch, Parser, Pipeline, check_data
 from edl_allreduce.worker.reader import open_custom
 from edl_allreduce.worker.ring import SURVIVES, HorovodRing, Ring
+from edl_allreduce.worker.static_job import PASSES
 from edl_allreduce.worker.summaries import Summaries
 from edl_allreduce.worker.trainer import Trainer
 from edl_allreduce.worker.zoo import Mode, ModelDefinition, load_definition
@@ -63,6 +64,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
         checkpoints=open_checkpoints(spec, trainer, source, control),
         evaluator=open_evaluator(spec, trainer),
         callbacks=callbacks_of(spec),
+        save_pass=pass_writer(trainer),
         summaries=Summaries(spec.tensorboard_log_dir),
     )
     engine.begin_from_checkpoint()
@@ -78,6 +80,12 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
         )
     )
     return engine
+
+
+def pass_writer(trainer: Trainer) -> functools.partial[None] | None:
+    """A plain Job keeps the model of each epoch (`static_job`)."""
+    directory = os.environ.get(PASSES, "")
+    return functools.partial(write_pass, trainer.model, directory) if directory else None
 
 
 def settings_of(spec: JobSpec) -> Settings:
