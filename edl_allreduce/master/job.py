@@ -31,6 +31,9 @@ TICK_SECONDS = 0.1
 LAST_EVENTS = 200
 HANG_UP = None
 
+Course = tuple[str, int, int]
+"""What must be the same on all workers: fingerprint of the data, records of a step, steps of the job."""
+
 
 class Phase(StrEnum):
     """Of the whole job. The last three are final."""
@@ -134,7 +137,7 @@ class Job:
         self._step = 0
         self._total_steps = 0
         self._loss = float("nan")
-        self._fingerprint = ""
+        self._course: Course | None = None
         self._exporter = ""
         self._finishers: list[str] = []
         self._path = ""
@@ -349,17 +352,25 @@ class Job:
 
     def _ready(self, uid: str, peer: Peer, message: messages.Ready) -> None:
         worker_id = peer.hello.seat.worker_id
-        self._total_steps = message.total_steps
-        if self._fingerprint and message.fingerprint != self._fingerprint:
-            self._end(
-                Phase.FAILED,
-                f"worker {worker_id} sees other training data than the rest (fingerprint "
-                f"{message.fingerprint}, expected {self._fingerprint}); give all of them the same files",
-            )
+        course = (message.fingerprint, message.global_batch, message.total_steps)
+        if self._course is not None and course != self._course:
+            self._refuse(uid, worker_id, course, self._course)
             return
-        self._fingerprint = message.fingerprint
+        self._course = course
+        self._total_steps = message.total_steps
         self._tell("ready", f"worker {worker_id} is ready")
         self._handle(membership.Ready(uid, message.step, message.has_state))
+
+    def _refuse(self, uid: str, worker_id: int, got: Course, expected: Course) -> None:
+        """Ranks that do not mean the same records with the same position must not train together."""
+        reason = (
+            "has other training data or flags than the rest (fingerprint, records of a step, steps: "
+            f"{got}, expected {expected}); give all of them the same files and flags"
+        )
+        if worker_id in self._slots:
+            self._end(Phase.FAILED, f"worker {worker_id} {reason}")
+        else:  # somebody started it by hand, and can do so again
+            self._evict(uid, Cause.INVALID, reason)
 
     def _ring_generation(self) -> int:
         plan = self._state.plan

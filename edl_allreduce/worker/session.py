@@ -74,7 +74,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
         messages.Ready(
             step=0,
             has_state=False,
-            fingerprint=source.fingerprint,
+            fingerprint=f"{source.fingerprint}-{spec.seed}-{spec.shuffle:d}",
             total_steps=schedule.steps(spec.global_batch_size),
             global_batch=spec.global_batch_size,
         )
