@@ -17,6 +17,7 @@ pytestmark = pytest.mark.training
 
 MASTER = ("-m", "edl_allreduce.master.main")
 STEPS = 4 * 19
+EVICTED = 4
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def start_worker(job: RunningJob, worker: int, port: int, *flags: object) -> sub
         )
 
 
-def test_workers_come_are_killed_and_leave_as_they_like(state, launch, port, digits_data):
+def test_workers_come_are_killed_refused_and_leave_as_they_like(state, launch, port, digits_data):
     job = launch(
         Fault("compute", "hold", {"step": 10}, repeat=True),
         Fault("reduce", "kill", {"rank": 0, "step": 20}),
@@ -67,8 +68,11 @@ def test_workers_come_are_killed_and_leave_as_they_like(state, launch, port, dig
     second = start_worker(job, 1, port)
     job.wait_fired(1)
     third, fourth = start_worker(job, 2, port), start_worker(job, 3, port)
+    stranger = start_worker(job, 4, port, "--minibatch_size=5")
     job.wait_for("ready", "worker 2", again=True)
     job.wait_for("ready", "worker 3", again=True)
+    job.wait_for("evict", "worker 4 has other training data or flags", again=True)
+    assert stranger.wait(60) == EVICTED
     job.release()
     assert job.wait() == 0, job.story()
     verdict = job.audit()
