@@ -266,7 +266,7 @@ class JobSpec:
         metavar="STEPS",
         commands=TRAINING,
         minimum=0,
-        help="Evaluate on --validation_data every so many steps. 0: not while training.",
+        help="Evaluate on --validation_data every so many steps, and at the end. 0: only at the end.",
     )
     elastic_batch: ElasticBatch = flag(
         ElasticBatch.GLOBAL,
@@ -341,20 +341,22 @@ class JobSpec:
         "",
         group=Group.OUTPUT,
         metavar="DIR",
-        help="Where the trained model is written as a SavedModel. Empty: not written.",
+        help="Where the trained model is written, as a SavedModel and as model.keras; of `predict`, where the "
+        "predictions go. Empty: not written.",
     )
     checkpoint_dir: str = flag(
         "",
         group=Group.OUTPUT,
         metavar="DIR",
-        help="Where checkpoints are written. Empty: ./checkpoint_dir.",
+        help="Where checkpoints are written, and from where the job goes on when it is started again. Alone: one "
+        "when the job stops or ends. Empty with --checkpoint_steps: ./checkpoint_dir.",
     )
     checkpoint_steps: int = flag(
         0,
         group=Group.OUTPUT,
         metavar="STEPS",
         minimum=0,
-        help="Write a checkpoint every so many steps. 0: no checkpoints.",
+        help="Write a checkpoint every so many steps. 0: none on the way.",
     )
     keep_checkpoint_max: int = flag(
         0,
@@ -367,7 +369,7 @@ class JobSpec:
         "",
         group=Group.OUTPUT,
         metavar="DIR",
-        help="Start from the newest checkpoint in this directory.",
+        help="Begin with the model of the newest checkpoint in this directory, or of one version-<step>.",
     )
 
     # -- logs --------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class TrainedModel:
         self.load(directory)
 
     def state(self) -> list[Array]:
-        return [np.array(v) for v in self.model.variables]
+        return [v.numpy() for v in self.model.variables]
 
     def names(self) -> tuple[list[str], list[str]]:
         return [v.path for v in self.model.variables], []
