@@ -341,15 +341,15 @@ class JobSpec:
         "",
         group=Group.OUTPUT,
         metavar="DIR",
-        help="Where the trained model is written, as a SavedModel and as model.keras; of `predict`, where the "
-        "predictions go. Empty: not written.",
+        help="Where the trained model is written, as a SavedModel and as model.keras; of `predict`, where "
+        "the predictions go. Empty: not written.",
     )
     checkpoint_dir: str = flag(
         "",
         group=Group.OUTPUT,
         metavar="DIR",
-        help="Where checkpoints are written, and from where the job goes on when it is started again. Alone: one "
-        "when the job stops or ends. Empty with --checkpoint_steps: ./checkpoint_dir.",
+        help="Where checkpoints are written, and from where the job goes on when it is started again. "
+        "Alone: one when the job stops or ends. Empty with --checkpoint_steps: ./checkpoint_dir.",
     )
     checkpoint_steps: int = flag(
         0,
