@@ -49,6 +49,9 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--models", default="mlp,cnn")
     parser.add_argument("--steps", type=int, default=1500, help="of the small model; a large one makes fewer")
+    parser.add_argument(
+        "--static_only", action="store_true", help="leave out all peers but static horovodrun"
+    )
 
 
 def measure(settings: argparse.Namespace, directory: Path) -> Report:
@@ -64,6 +67,8 @@ def measure(settings: argparse.Namespace, directory: Path) -> Report:
         for model in settings.models.split(","):
             steps = max(EPOCH_STEPS // 5, settings.steps // SLOWER.get(model, 1))
             for name, contestant in contestants(model, steps, data).items():
+                if settings.static_only and name not in (OURS, STATIC):
+                    continue
                 with said(f"round {round_ + 1}: {model}, {name}"):
                     where = directory / f"{model}-{name.replace(' ', '-')}-{round_}"
                     paces.setdefault(name, {}).setdefault(model, []).append(contestant(where))

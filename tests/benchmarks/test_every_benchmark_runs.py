@@ -1,0 +1,45 @@
+"""Each benchmark once, as small as can be: that it measures and reports, not how fast anything is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SMALL = {
+    "steady": ["--rounds=1", "--models=mlp", "--steps=40", "--static_only"],
+    "reform": ["--rounds=1", "--kills=1", "--drains=1", "--kills_of_four=0", "--no_peer"],
+    "worlds": ["--rounds=1", "--sizes=2"],
+    "allreduce": ["--rounds=1", "--sizes=4,65536"],
+    "data": ["--rounds=1", "--records=300", "--pixels=4"],
+    "startup": ["--rounds=1"],
+}
+
+
+@pytest.mark.training
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SMALL)
+def test_benchmark(name, tmp_path):
+    path = tmp_path / "figures.json"
+    command = [sys.executable, "-m", f"benchmarks.{name}", *SMALL[name], "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(path.read_text())
+    assert found["name"] == name
+    assert found["rows"] and found["verdict"] and found["machine"]["cores"]
+    last = " ".join(done.stdout.split())
+    assert last.endswith(" ".join(found["verdict"].split())), "the last line is the ratio"
+    measured = [value for values in found["figures"].values() for value in values]
+    assert measured and all(value >= 0 for value in measured)
+
+
+def test_unknown_benchmarks_are_named():
+    command = [sys.executable, "-m", "benchmarks", "--only=speed"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert "no benchmark named speed" in done.stderr and "steady" in done.stderr
