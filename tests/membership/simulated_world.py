@@ -182,9 +182,6 @@ class World:
         self.restarts += 1
         recover = replace(self.options, recover_until=self.now + self.options.deadlines.rejoin)
         self.state = State(recover)
-        # What no living worker heard of never was.
-        heard = {w.newest for w in self.workers.values() if w.life is not Life.DEAD}
-        self.plans = {number: plan for number, plan in self.plans.items() if plan in heard}
         for w in self.workers.values():
             self._put(replace(w, connected=False, inbox=(), outbox=()))
 
@@ -392,8 +389,12 @@ class World:
 
     def _check_plan(self, before: State, event: m.Event, publish: m.Publish) -> None:
         plan, after = publish.plan, self.state
-        assert plan.generation not in self.plans, f"generation {plan.generation} exists already"
         assert plan.generation > before.generation, "generations grow"
+        # A number of an earlier master that only the dead and the never heard know does no harm: those who
+        # know it and come are turned away.
+        met = [w for w in self.workers.values() if w.life is not Life.DEAD and w.uid in after.members]
+        numbers = {known.generation for w in met for known in (w.newest, w.ring) if known is not None}
+        assert plan.generation not in numbers, f"generation {plan.generation} exists already"
         self.plans[plan.generation] = plan
         seated = {seat.uid for seat in plan.members}
         for w in (self.workers[uid] for uid in seated):

@@ -138,6 +138,13 @@ def test_fewer_wanted_workers_let_the_ring_form_at_once() -> None:
     assert machine.ring == "a"
 
 
+def test_the_first_ring_is_without_those_who_drain_already() -> None:
+    machine = Machine(wanted=2)
+    machine.tell(Hello(seat("a")), Draining("a"), Ready("a"))
+    machine.arrive("bc")
+    assert machine.ring == "bc"
+
+
 def test_a_worker_that_only_prepares_or_drains_is_not_planned() -> None:
     machine = Machine(wanted=2)
     machine.tell(Hello(seat("c")))
