@@ -66,18 +66,13 @@ class Diary:
         """A number for a new run of the job, never given before in this directory."""
         if not self._directory:
             return 0
-        folder = Path(self._directory)
-        draft = folder / f".run-{os.getpid()}"
-        draft.write_bytes(msgspec.json.encode(Start(step, position)))
-        try:
-            for number in itertools.count():
-                try:
-                    (folder / f"run-{number}.json").hardlink_to(draft)
-                except FileExistsError:
-                    continue
-                return number
-        finally:
-            draft.unlink()
+        for number in itertools.count():
+            try:
+                with (Path(self._directory) / f"run-{number}.json").open("xb") as file:
+                    file.write(msgspec.json.encode(Start(step, position)))
+            except FileExistsError:
+                continue
+            return number
         raise AssertionError("numbers do not end")
 
 
@@ -112,8 +107,9 @@ def audit(directory: str) -> Verdict:
         ) from error
     workers = {path.stem: _entries(path) for path in sorted(folder.glob("worker-*.jsonl"))}
     starts = {
-        int(path.stem.removeprefix("run-")): msgspec.json.decode(path.read_bytes(), type=Start)
+        int(path.stem.removeprefix("run-")): msgspec.json.decode(text, type=Start)
         for path in folder.glob("run-*.json")
+        if (text := path.read_bytes())  # empty: nobody lived to train in that run
     }
     whole = manifest.finished and not manifest.max_step
     return judge(workers, dataset=manifest.dataset, finished=whole, starts=starts)

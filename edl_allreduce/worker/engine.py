@@ -277,19 +277,18 @@ class Engine:
 
     def _agree(self, plan: Plan) -> None:
         """Everybody goes on from the furthest state; it is sent only if somebody does not have it."""
-        if not self.has_state:
-            self.begin_from_checkpoint()
-        memory = journals.encode(self.journal)
-        table = self.ring.gather(
-            [self.has_state, self.step, self.position, self.journal.evaluated, len(memory), self._run]
-        )
+        table = self._gather_states()
         owners = [rank for rank, row in enumerate(table) if row[0]]
+        if not owners:  # only then: a newcomer to a living ring must not keep it waiting for a disk
+            self.begin_from_checkpoint()
+            table = self._gather_states()
         root = max(owners or range(len(table)), key=lambda rank: (table[rank][1], -rank))
         if any(row != [1, *table[root][1:]] for row in table):
             faults.reach(
                 "sync", rank=self.ring.rank, generation=plan.generation, root=int(self.ring.rank == root)
             )
             before = self.step
+            memory = journals.encode(self.journal)
             sent = np.frombuffer(memory.ljust(table[root][4])[: table[root][4]], np.uint8).copy()
             *state, sent = self.ring.share_state([*self.trainer.state(), sent], root)
             if self.ring.rank != root:
@@ -302,6 +301,13 @@ class Engine:
         self.has_state = True
         if self.checkpoints is not None:
             self.checkpoints.forget()
+
+    def _gather_states(self) -> list[list[int]]:
+        """Who holds the job's state, and how far it is; equal rows are equal states."""
+        size = len(journals.encode(self.journal))
+        return self.ring.gather(
+            [self.has_state, self.step, self.position, self.journal.evaluated, size, self._run]
+        )
 
     def _begin_run(self, root: int) -> None:
         """Nobody held the job's state: it begins, or comes back from a checkpoint."""
