@@ -188,11 +188,12 @@ class ElasticJob:
         offer = Offer(MicroBatch(np.array(first), None, len(first)), 0, 0, 1)
         yield Step(self, offer, rehearsal=True)
         self._state.restore(before)
+        self._loop.stop_wanted = False
         member.ring.leave()
 
     def _start_engine(self) -> None:
         spec, member = self._spec, self._member
-        same = f"{self._schedule.order.records} records, {self._state.signature()}"
+        same = f"{self._schedule.order}, {self._state.signature()}"
         fingerprint = hashlib.sha256(same.encode()).hexdigest()[:16]
         engine = Engine(
             settings=Settings(
