@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kubelab import commands, images, places
+from kubelab import commands, images, places, tiers
 from kubelab.cluster import Cluster
 from kubelab.errors import BuildFailed, CommandFailed, MissingTool
 from kubelab.locks import locked
@@ -145,8 +145,11 @@ def _pack(layout: Path, tag: str, archive: Path, roots: list[Path]) -> None:
 
 
 def choose() -> Builder:
-    """The first builder that works here."""
-    for builder in (_Docker("docker"), _Docker("podman"), _Buildah()):
+    """The first builder that works here; as root on Debian, buildah is installed when there is none."""
+    builders = (_Docker("docker"), _Docker("podman"), _Buildah())
+    if not any(builder.works() for builder in builders):
+        tiers.install(["buildah", "debootstrap"])
+    for builder in builders:
         if builder.works():
             return builder
     raise MissingTool("no image builder works here; on Debian: apt-get install buildah debootstrap")

@@ -64,6 +64,11 @@ def ensure_basic() -> None:
                 load(archive, name, content)
 
 
+def names() -> set[str]:
+    """The images in the store."""
+    return set(_loaded())
+
+
 def is_loaded(name: str, content: str) -> bool:
     """Whether the store has an image of this name and with this content."""
     return _loaded().get(name) == content

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import subprocess
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 
 import pytest
 
-from kubelab import story, tiers
+from kubelab import binaries, story, tiers
 from kubelab.cluster import Cluster, guard
 from kubelab.state import Kind
 
@@ -25,9 +28,12 @@ _sizes = pytest.StashKey[dict[str, story.Sizes]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where stories go."""
+    """Settings of the project's pytest configuration."""
+    parser.addini("kubelab_stories", "where the stories of failed tests go", default="test-stories")
     parser.addini(
-        "kubelab_stories", "directory for the stories of failed cluster tests", default="test-stories"
+        "kubelab_prepare",
+        "lines FIXTURE: COMMAND; the command runs before the first test when a chosen test uses the fixture",
+        type="linelist",
     )
 
 
@@ -52,6 +58,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if any(item.get_closest_marker(mark) for mark in _MARKS):
                 item.add_marker(pytest.mark.xdist_group("kubelab"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What takes minutes (once) is done before the tests, so that no test's time limit meets it."""
+    config = session.config
+    if config.option.collectonly or not _wanted():
+        return
+    names = {mark for mark in _MARKS for item in session.items if item.get_closest_marker(mark)}
+    if not names:
+        return
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        tier = tiers.detect().tier
+        chosen = [item for item in session.items if any(_possible(item, mark, tier) for mark in _MARKS)]
+        if chosen:
+            modules = ["kubernetes", *(["coredns", "tools"] if "cluster" in names else [])]
+            binaries.ensure(*modules, *(["kwok"] if "controlplane" in names else []))
+        for line in config.getini("kubelab_prepare"):
+            fixture, _, command = line.partition(":")
+            if any(fixture.strip() in getattr(item, "fixturenames", ()) for item in chosen):
+                subprocess.run(shlex.split(command), cwd=config.rootpath, check=True)
+
+
+def _possible(item: pytest.Item, mark: str, tier: tiers.Tier) -> bool:
+    return item.get_closest_marker(mark) is not None and tier >= _MARKS[mark]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

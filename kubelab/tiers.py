@@ -61,7 +61,7 @@ class Verdict:
 @cache
 def detect() -> Verdict:
     """Find out what is possible; as root on Debian, install packages that are missing (and say so)."""
-    install_missing()
+    install(missing_packages())
     if obstacle := _control_plane_obstacle():
         return Verdict(Tier.NONE, obstacle)
     if obstacle := _nodes_obstacle():
@@ -82,16 +82,16 @@ def missing_packages() -> list[str]:
     return sorted({package for program, package in programs.items() if commands.find(program) is None})
 
 
-def install_command() -> list[str]:
+def install_command(packages: list[str]) -> list[str]:
     """How to get what is missing."""
-    return ["apt-get", "install", "-y", "-q", "--no-install-recommends", *missing_packages()]
+    return ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
 
 
-def install_missing() -> None:
-    """Install missing packages when that is possible without asking: as root, on Debian or a child of it."""
-    if not missing_packages() or os.geteuid() != 0 or commands.find("apt-get") is None:
+def install(packages: list[str]) -> None:
+    """Install packages when that is possible without asking: as root, on Debian or a child of it."""
+    if not packages or os.geteuid() != 0 or commands.find("apt-get") is None:
         return
-    print(f"kubelab: installing Debian packages: {' '.join(missing_packages())}", file=sys.stderr, flush=True)
+    print(f"kubelab: installing Debian packages: {' '.join(packages)}", file=sys.stderr, flush=True)
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # A package that starts a service would start a second containerd on the machine: nobody asked for that.
     policy = Path("/usr/sbin/policy-rc.d")
@@ -100,7 +100,7 @@ def install_missing() -> None:
         policy.write_text("#!/bin/sh\nexit 101\n")
         policy.chmod(0o755)
     try:
-        for argv in (["apt-get", "update", "-q"], install_command()):
+        for argv in (["apt-get", "update", "-q"], install_command(packages)):
             done = subprocess.run(argv, env=quiet, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 print(f"kubelab: {' '.join(argv)} failed: {done.stderr.strip()}", file=sys.stderr)
@@ -126,7 +126,7 @@ def _nodes_obstacle() -> str:
     if os.geteuid() != 0:
         return "real nodes need root"
     if packages := missing_packages():
-        return f"packages are missing ({' '.join(install_command())}): {', '.join(packages)}"
+        return f"packages are missing ({' '.join(install_command(packages))})"
     tests = (
         # One machine with everything a node's network needs, gone when the command ends.
         "ip link add try0 type bridge && ip link add try1 type veth peer name try2 && nft add table bridge t",
