@@ -75,7 +75,7 @@ def our_job(directory: Path, model: str, data: Path, **flags: object) -> Iterato
         "model_zoo": ZOO,
         "model_def": f"{model}.custom_model",
         "training_data": data,
-        "log_loss_steps": 0,
+        "log_loss_steps": 1000,
         "cool_down_seconds": 60,  # begin with all of them
         **flags,
     }

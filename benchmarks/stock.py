@@ -47,8 +47,9 @@ def build() -> Path:
         return there
     builder = _builder()
     python = Path(sys.executable)
-    wheel = builder.wheel_for(python)
+    # Named before the build: the patch may change while it compiles.
     home: Path = builder.cache_root() / "stock" / builder.target_for(python).key
+    wheel = builder.wheel_for(python)
     draft = home.with_name(f"{home.name}.tmp")
     command = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", str(draft), str(wheel)]
     subprocess.run([sys.executable, *command], check=True)
