@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from kubelab import eventually
 from kubelab.builders import full_name
 from kubelab.images import BUSYBOX
 from tests.kubernetes.training import IMAGE, ROOT, TrainingJob
@@ -102,40 +101,3 @@ def test_a_killed_master_is_followed_by_one_that_takes_over(job, cluster, namesp
     job.elasticdl("scale", *job.named, "--num_workers=2")
     job.wait(lambda: job.phases().get("2") == "Succeeded", "the third one drains")
     job.ends_well()
-
-
-def test_a_node_loses_power(job, cluster, namespace):
-    """Nothing closes a connection: the ring notices by deadline and goes on without the lost worker."""
-    node_of_master = {"nodeSelector": {"kubernetes.io/hostname": "node-a"}}
-    assert node_of_master
-    job.submit(2, 100, "--failure_detection_seconds=6", "--worker_node_selector=")
-    job.trains_with(0, 1)
-    nodes = {i: cluster.pod(namespace, job.pod(i))["spec"]["nodeName"] for i in (0, 1)}
-    master = cluster.pod(namespace, job.master)["spec"]["nodeName"]
-    victims = [i for i, node in nodes.items() if node != master]
-    if not victims:
-        pytest.skip("the scheduler put all pods on one node")
-    cluster.node(nodes[victims[0]]).kill()
-    job.wait(lambda: "sent no heartbeat" in job.log(), "the silence is noticed")
-    job.wait(lambda: "2" in job.phases(), "a replacement is made")
-    job.trains_with(*sorted({*({0, 1} - set(victims)), *range(2, 2 + len(victims))}))
-    job.ends_well()
-
-
-def test_an_image_that_does_not_exist_fails_the_job_with_the_pods_words(job, cluster, namespace):
-    job.submit(1, 1, "--worker_image=docker.io/nowhere/nothing:1")
-    eventually(
-        lambda: cluster.pod(namespace, job.master)["status"]["phase"] == "Failed", "the job fails", 240
-    )
-    assert "ErrImageNeverPull" in job.log()
-
-
-def test_a_worker_that_uses_too_much_memory_says_so(job, cluster, namespace):
-    job.submit(
-        1, 1, "--worker_resource_request=cpu=0.1,memory=64Mi", "--worker_resource_limit=cpu=2,memory=64Mi",
-        "--max_worker_crashes=0",
-    )  # fmt: skip
-    eventually(
-        lambda: cluster.pod(namespace, job.master)["status"]["phase"] == "Failed", "the job fails", 240
-    )
-    assert "used more memory than its limit" in job.log()
