@@ -61,7 +61,6 @@ class Diary:
                 line = _Line(applied=entry)
         os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
 
-
     def open_run(self, step: int, position: int) -> int:
         """A number for a new run of the job, never given before in this directory."""
         if not self._directory:

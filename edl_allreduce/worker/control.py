@@ -346,9 +346,7 @@ class Control:
             p = self.progress
             generation = self._plan.generation if self._plan is not None else 0
             self.send(
-                messages.Pulse(
-                    p.activity, generation, p.step, p.position, p.loss, p.step_seconds, p.done
-                )
+                messages.Pulse(p.activity, generation, p.step, p.position, p.loss, p.step_seconds, p.done)
             )
             pause.wait(self._deadlines.heartbeat)
 

@@ -51,9 +51,7 @@ class ElasticRing(Ring, Protocol):
 class Trains(Protocol):
     """One update, in two parts; between them nothing of the state changes. A model file, or a user's loop."""
 
-    def compute(
-        self, parts: Sequence[MicroBatch], step: int, position: int
-    ) -> tuple[Any, float, Any]: ...
+    def compute(self, parts: Sequence[MicroBatch], step: int, position: int) -> tuple[Any, float, Any]: ...
 
     def commit(
         self, sums: Any, weight: float, loss: Any, *, switch: bool, stop: bool, drain: bool
