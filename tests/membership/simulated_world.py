@@ -89,6 +89,8 @@ class World:
         self.faultless_since: float | None = None
         self.finished: m.Finish | None = None
         self.restarts = 0
+        self.inherited: frozenset[int] = frozenset()
+        """Plans of earlier masters, who knew better who was gone."""
         self.failed = False
         self._story: tuple[object, tuple[object, ...]] | None = None
 
@@ -182,6 +184,7 @@ class World:
         self.restarts += 1
         recover = replace(self.options, recover_until=self.now + self.options.deadlines.rejoin)
         self.state = State(recover)
+        self.inherited = frozenset(self.plans)
         for w in self.workers.values():
             self._put(replace(w, connected=False, inbox=(), outbox=()))
 
@@ -349,6 +352,7 @@ class World:
             for w in self.workers.values()
             if w.up and w.has_state and w.uid in self.state.members and not self._leaves(w)
         ]
+        waiting = [] if plan.generation in self.inherited else waiting
         assert not waiting, f"training begins anew in {_ids(plan)} although {waiting} still holds the model"
         return peers[0].uid
 
