@@ -112,10 +112,13 @@ class _Buildah(Builder):
 
 
 def _forget_old(layout: Path) -> None:
-    """Remove what no image in an OCI layout needs any more."""
+    """Remove what no tag in an OCI layout needs any more; a tag that moved on leaves an image without one."""
     blobs = layout / "blobs" / "sha256"
+    index = json.loads((layout / "index.json").read_text())
+    index["manifests"] = [entry for entry in index["manifests"] if entry.get("annotations")]
+    (layout / "index.json").write_text(json.dumps(index))
     needed = set()
-    for entry in json.loads((layout / "index.json").read_text())["manifests"]:
+    for entry in index["manifests"]:
         manifest = json.loads((blobs / entry["digest"].partition(":")[2]).read_text())
         parts = [entry, manifest["config"], *manifest["layers"]]
         needed |= {part["digest"].partition(":")[2] for part in parts}
