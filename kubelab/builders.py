@@ -6,6 +6,7 @@ a Dockerfile is built from nothing but Debian's packages.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -103,48 +104,38 @@ class _Buildah(Builder):
         return _BASE
 
     def export(self, tag: str, archive: Path, roots: list[Path]) -> None:
-        # Kept, so that the next push writes only what is new.
-        layout = places.cache() / "images" / "layout"
-        with locked(places.cache() / "images" / "buildah.lock"):
-            self._call("push", "--quiet", "--disable-compression", tag, f"oci:{layout}:{tag}")
-            _forget_old(layout)
-            _pack(layout, tag, archive, roots)
+        with TemporaryDirectory(dir=archive.parent) as scratch:
+            with locked(places.cache() / "images" / "buildah.lock"):
+                # Into a plain directory: nothing is compressed, which would cost more than all the rest.
+                self._call("push", "--quiet", "--disable-compression", tag, f"dir:{scratch}")
+            _pack(Path(scratch), tag, archive, roots)
 
 
-def _forget_old(layout: Path) -> None:
-    """Remove what no tag in an OCI layout needs any more; a tag that moved on leaves an image without one."""
-    blobs = layout / "blobs" / "sha256"
-    index = json.loads((layout / "index.json").read_text())
-    index["manifests"] = [entry for entry in index["manifests"] if entry.get("annotations")]
-    (layout / "index.json").write_text(json.dumps(index))
-    needed = set()
-    for entry in index["manifests"]:
-        manifest = json.loads((blobs / entry["digest"].partition(":")[2]).read_text())
-        parts = [entry, manifest["config"], *manifest["layers"]]
-        needed |= {part["digest"].partition(":")[2] for part in parts}
-    for blob in blobs.iterdir():
-        if blob.name not in needed:
-            blob.unlink()
-
-
-def _pack(layout: Path, tag: str, archive: Path, roots: list[Path]) -> None:
-    """Pack an OCI layout without the layers that everybody has already."""
-    index = json.loads((layout / "index.json").read_text())
-    name = "org.opencontainers.image.ref.name"
-    index["manifests"] = [entry for entry in index["manifests"] if entry["annotations"].get(name) == tag]
-    for entry in index["manifests"]:
-        entry["annotations"]["io.containerd.image.name"] = full_name(tag)
-    content = json.dumps(index).encode()
-    entry_of_index = tarfile.TarInfo("index.json")
-    entry_of_index.size = len(content)
+def _pack(directory: Path, tag: str, archive: Path, roots: list[Path]) -> None:
+    """Pack an image that lies in a directory, without the layers that everybody has already."""
+    manifest = (directory / "manifest.json").read_bytes()
+    content = json.loads(manifest)
+    digest = hashlib.sha256(manifest).hexdigest()
+    entry = {
+        "mediaType": content["mediaType"],
+        "digest": f"sha256:{digest}",
+        "size": len(manifest),
+        "annotations": {"io.containerd.image.name": full_name(tag)},
+    }
     with tarfile.open(archive, "w") as tar:
-        tar.addfile(entry_of_index, io.BytesIO(content))
-        tar.add(layout / "oci-layout", "oci-layout")
-        for blob in sorted((layout / "blobs" / "sha256").iterdir()):
-            # Manifests, which are small, must be there: they are where the import begins.
-            known = blob.stat().st_size > 1 << 20 and all(images.has_blob(root, blob.name) for root in roots)
-            if not known:
-                tar.add(blob, blob.relative_to(layout))
+
+        def add(name: str, data: bytes) -> None:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+        add("oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}).encode())
+        add("index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode())
+        add(f"blobs/sha256/{digest}", manifest)
+        for part in (content["config"], *content["layers"]):
+            name = part["digest"].partition(":")[2]
+            if part is content["config"] or not all(images.has_blob(root, name) for root in roots):
+                tar.add(directory / name, f"blobs/sha256/{name}")
 
 
 def choose() -> Builder:

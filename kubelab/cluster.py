@@ -300,18 +300,22 @@ class Cluster:
         self, namespace: str, name: str, phase: str = "Running", timeout: float = 60.0
     ) -> Object:
         """Wait until a pod is in a phase, and return it. Waiting for Running also ends when it has ended."""
-        good = (phase, *POD_ENDED) if phase == "Running" else (phase,)
-
-        def reached() -> Object | None:
-            pod = self.pod(namespace, name)
-            return pod if pod is not None and pod["status"].get("phase") in good else None
-
+        ends = (phase, *POD_ENDED)  # another end than the one that is waited for is for ever
         try:
-            return eventually(reached, f"pod {name} is {phase}", timeout)
+            pod = eventually(lambda: self._pod_in(namespace, name, ends), f"pod {name} is {phase}", timeout)
         except KubelabError as error:
-            pod = self.pod(namespace, name)
-            status = json.dumps(pod["status"], indent=1) if pod else "it does not exist"
+            found = self.pod(namespace, name)
+            status = json.dumps(found["status"], indent=1) if found else "it does not exist"
             raise ClusterStateError(f"{error}; the pod: {status}") from error
+        if phase in POD_ENDED and pod["status"]["phase"] != phase:
+            said = self.logs(namespace, name, pod["spec"]["containers"][0]["name"])[-2000:]
+            status = json.dumps(pod["status"].get("containerStatuses"), indent=1)
+            raise ClusterStateError(f"pod {name} ended, but not as {phase}: {status}\nIt said:\n{said}")
+        return pod
+
+    def _pod_in(self, namespace: str, name: str, phases: tuple[str, ...]) -> Object | None:
+        pod = self.pod(namespace, name)
+        return pod if pod is not None and pod["status"].get("phase") in phases else None
 
     # --- work with objects ---
 
