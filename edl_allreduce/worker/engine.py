@@ -212,7 +212,7 @@ class Engine:
             self._pause.planned = clock.now()
         log.info("plan %d: rank %s of %d, because %s",
                  plan.generation, plan.rank_of(self.control.seat.uid), plan.size, order.reason)  # fmt: skip
-        if self._pause is None and not order.abort:
+        if not self.has_state and not order.abort:
             self.control.wait_for_company(plan.generation)
         # Records are read while the ring forms, from where this worker expects to go on.
         expected = (self.step, self.position)
