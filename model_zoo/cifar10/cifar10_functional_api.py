@@ -21,7 +21,7 @@ def loss(labels, predictions):
     return keras.losses.sparse_categorical_crossentropy(labels, predictions, from_logits=True)
 
 
-def optimizer(lr=0.05):
+def optimizer(lr=0.01):
     return keras.optimizers.SGD(lr, momentum=0.9)
 
 
