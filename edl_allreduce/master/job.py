@@ -314,6 +314,9 @@ class Job:
                 if message.generation == self._ring_generation():
                     self._step = message.step
             case messages.Ready():
+                if peer.pulse.activity is health.Activity.PREPARING:
+                    # From now on its silence counts, although its next heartbeat may never come.
+                    peer.pulse = peer.pulse.beat(health.Activity.IDLE, message.step, now)
                 self._ready(uid, peer, message)
             case messages.Entered(generation):
                 self._handle(membership.Entered(uid, generation))

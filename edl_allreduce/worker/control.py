@@ -258,13 +258,15 @@ class Control:
     def _attend(self) -> None:
         lost_at: float | None = None
         pause = threading.Event()
-        while not self._closed:
+        while True:  # at least once: who is told to leave at once says so, too
             stream = WorkerStream(self._address, self._token, self._hello(), self._certificate)
             self._stream = stream
             if self._ready is not None:  # also from a ring: a new master learns the job's length from it
                 stream.send(self._ready)
             if self._draining:
                 stream.send(messages.Draining())
+            if self._closed:
+                stream.close()
             try:
                 for message in stream:
                     lost_at = None

@@ -97,6 +97,7 @@ def run(spec: JobSpec) -> int:
         control.drain()
         if control.progress.activity is Activity.PREPARING:
             control.close()
+            control.wait_closed(LAST_WORDS_SECONDS)
             end(0)  # nobody counts on this worker yet
 
     signals.on_termination(drain)
