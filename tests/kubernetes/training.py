@@ -22,6 +22,7 @@ from edl_allreduce.rpc.messages import JobStatus
 from edl_allreduce.worker.audit import audit
 from kubelab import eventually
 from kubelab.cluster import Cluster
+from kubelab.errors import ApiError
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "docker.io/elasticdl/elasticdl:dev"
@@ -124,7 +125,12 @@ class TrainingJob:
         }
 
     def log(self, pod: str = "") -> str:
-        return self.cluster.logs(self.namespace, pod or self.master)
+        try:
+            return self.cluster.logs(self.namespace, pod or self.master)
+        except ApiError as error:
+            if "waiting to start" in str(error):
+                return ""  # its container is on its way
+            raise
 
     def wait(self, find: Callable[[], T | None], what: str, timeout: float = 240.0) -> T:
         """Until something is so; a master that ended ends the waiting, too."""
