@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +23,15 @@ from edl_allreduce.worker.audit import audit
 
 WORKERS = 3
 MINIBATCH = 32
-EPOCHS = 160
+EPOCHS = 2000
+"""More than needed: the demo ends when everything has happened."""
 TEST_RECORDS = 360
 LOOK_SECONDS = 0.1
 TRAINING = (Activity.COMPUTING, Activity.REDUCING)
 
-KILL_AT, DRAIN_AT, ADD_AT = 0.08, 0.35, 0.55
-"""When things happen, as parts of the training."""
+SETTLED_STEPS = 200
+"""Steps between two things that happen."""
+OVER = "everything has happened"
 
 
 def main() -> int:
@@ -57,7 +58,7 @@ def main() -> int:
         local = LocalJob(spec)
         result = asyncio.run(_play(local))
         seconds = clock.now() - began
-        if result.phase is not Phase.SUCCEEDED:
+        if result.phase is not Phase.SUCCEEDED and result.reason != OVER:
             print(f"{result.phase.value}: {result.reason}", file=sys.stderr)
             return 130 if result.phase is Phase.STOPPED else 1
         return report(result, folder, seconds)
@@ -84,30 +85,37 @@ async def _play(local: LocalJob) -> Result:
 
 
 async def _disturb(local: LocalJob) -> None:
-    """Kill one, drain one, add one."""
-
-    def trained(part: float) -> Callable[[JobStatus], bool]:
-        return lambda s: s.total_steps > 0 and s.step >= part * s.total_steps
-
-    def pid_of_rank(status: JobStatus, rank: int) -> int:
-        return next(w.pid for w in status.workers if w.rank == rank)
-
-    status = await _until(local, trained(KILL_AT))
-    os.kill(pid_of_rank(status, 1), signal.SIGKILL)
-    status = await _until(local, trained(DRAIN_AT))
-    os.kill(pid_of_rank(status, 0), signal.SIGTERM)
-    await _until(local, trained(ADD_AT))
+    """Kill one, drain one, add one; each time wait until the ring is whole again."""
+    status = await _whole(local, WORKERS)
+    os.kill(_pid_of_rank(status, 1), signal.SIGKILL)
+    status = await _whole(local, WORKERS, after=status)
+    os.kill(_pid_of_rank(status, 0), signal.SIGTERM)
+    status = await _whole(local, WORKERS, after=status)
     local.job.scale(WORKERS + 1)
+    await _whole(local, WORKERS + 1, after=status)
+    local.job.stop(OVER)
 
 
-async def _until(local: LocalJob, happened: Callable[[JobStatus], bool]) -> JobStatus:
+def _pid_of_rank(status: JobStatus, rank: int) -> int:
+    return next(w.pid for w in status.workers if w.rank == rank)
+
+
+async def _whole(local: LocalJob, size: int, after: JobStatus | None = None) -> JobStatus:
+    """Until a later ring of `size` trains, and has trained for a while."""
+    generation = after.generation if after is not None else 0
+    first: int | None = None
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        if hasattr(local, "job"):
-            status = local.job.status()
-            ring = [w for w in status.workers if w.rank >= 0]
-            if happened(status) and len(ring) > 1 and all(w.pid and w.activity in TRAINING for w in ring):
-                return status
+        if not hasattr(local, "job"):
+            continue
+        status = local.job.status()
+        ring = [w for w in status.workers if w.rank >= 0 and w.pid and w.activity in TRAINING]
+        if len(ring) != size or status.generation <= generation:
+            first = None
+            continue
+        first = status.step if first is None else first
+        if status.step >= first + SETTLED_STEPS:
+            return status
 
 
 def report(result: Result, folder: Path, seconds: float) -> int:

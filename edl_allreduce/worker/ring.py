@@ -246,7 +246,9 @@ def _first_line(error: tf.errors.OpError) -> str:
     """The line that says what happened, out of what TensorFlow wraps around it."""
     lines = [line.strip() for line in str(error.message).splitlines() if line.strip()]
     telling = [line for line in lines if "Horovod has been" in line or ("[" in line and "]:" in line)]
-    return (telling or lines or [type(error).__name__])[0][:200]
+    first = (telling or lines or [type(error).__name__])[0]
+    general, _, cause = first.partition("Cause: ")
+    return (cause or general.partition(". This was caused by")[0])[:200]
 
 
 def _topology(plan: Plan, rank: int) -> dict[str, str]:
