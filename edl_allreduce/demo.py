@@ -29,7 +29,7 @@ TEST_RECORDS = 360
 LOOK_SECONDS = 0.1
 TRAINING = (Activity.COMPUTING, Activity.REDUCING)
 
-SETTLED_STEPS = 200
+SETTLED_STEPS = 100
 """Steps between two things that happen."""
 OVER = "everything has happened"
 
