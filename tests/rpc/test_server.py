@@ -19,12 +19,11 @@ HELLO = messages.Hello(SEAT, messages.PROTOCOL, "0")
 
 
 def status(name: str) -> messages.JobStatus:
-    values = {
-        field: messages.JobStatus.__annotations__[field] for field in messages.JobStatus.__struct_fields__
-    }
-    empty = {"str": "", "int": 0, "float": 0.0, "bool": False}
-    made = {k: empty.get(str(v), []) for k, v in values.items()}
-    return messages.JobStatus(**{**made, "job_name": name})
+    numbers = dict.fromkeys(("wanted", "minimum", "generation", "step", "total_steps"), 0)
+    rates = dict.fromkeys(("epoch", "loss", "records_per_second", "steps_per_second", "elapsed"), 0.0)
+    return messages.JobStatus(
+        job_name=name, phase="", waiting_for="", workers=[], events=[], **numbers, **rates
+    )
 
 
 @pytest.fixture
