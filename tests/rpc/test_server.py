@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from edl_allreduce.core.membership import Plan, Seat
-from edl_allreduce.errors import MasterUnreachable
+from edl_allreduce.errors import MasterUnreachable, UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.rpc.client import WorkerStream, command
 from edl_allreduce.rpc.server import SERVICE, MasterServer
@@ -74,7 +74,7 @@ def test_a_worker_without_the_token_is_refused_with_a_cure(master):
 def test_a_command_without_the_token_is_refused(master):
     address, heard = master
     assert command(address, "secret", messages.Ask()).job_name == "job"
-    with pytest.raises(MasterUnreachable, match="unauthenticated"):
+    with pytest.raises(UsageError, match="refused"):
         command(address, "", messages.Ask())
     assert heard == [messages.Ask()]
 
