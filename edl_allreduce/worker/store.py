@@ -123,6 +123,9 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"  # our Horovod keeps its connection
+    # Head and body go out together: apart, the body would wait for the head's delayed acknowledgement (40 ms).
+    wbufsize = -1
+    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         answer = self.server.store.get(self.path)
