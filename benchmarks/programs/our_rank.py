@@ -33,7 +33,7 @@ def main() -> None:
             ring.leave()
             control.switching(0)
         generation = order.plan.generation
-        control.entering(order.plan)
+        control.entering(order.plan, None)
         ring.join(order.plan, seat.uid)
         ring.gather([ring.rank])
         control.send(messages.Note(str(generation), repr(clock.now())))

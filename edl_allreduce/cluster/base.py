@@ -21,6 +21,9 @@ class Ended:
 class Cluster(Protocol):
     """Starts and ends workers; ids come from the master and are never reused."""
 
+    head_start: float
+    """Seconds for survivors to re-form before a replacement starts, where it would take their cores."""
+
     async def launch(self, worker_id: int) -> None: ...
 
     async def terminate(self, worker_id: int) -> None:

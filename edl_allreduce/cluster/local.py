@@ -21,6 +21,8 @@ FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 class LocalCluster:
     """Each worker has a session of its own, so that Ctrl-C in a terminal reaches the master only."""
 
+    head_start = 0.5
+
     def __init__(
         self, argv_of: Callable[[int], list[str]], log_dir: Path, environment: dict[str, str]
     ) -> None:

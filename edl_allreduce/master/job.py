@@ -335,7 +335,7 @@ class Job:
                     self._slots[worker_id].draining = True
                 self._tell("drain", f"worker {worker_id} drains")
                 self._handle(membership.Draining(uid))
-                self._reconcile()
+                self._launch_in(self._cluster.head_start)
             case messages.KvSet(generation, key, value):
                 self._pass_on(generation, key, value)
             case messages.Reformed():
@@ -507,6 +507,10 @@ class Job:
             self._tell("launch", f"worker {worker_id} starts")
             self._later(self._cluster.launch(worker_id))
 
+    def _launch_in(self, seconds: float) -> None:
+        self._launch_after = max(self._launch_after, clock.now() + seconds)
+        self._reconcile()
+
     async def _watch_ends(self) -> None:
         while True:
             self._ended(await self._cluster.next_end())
@@ -539,8 +543,7 @@ class Job:
             case relaunch.Relaunch(delay, reason):
                 if delay:
                     self._tell("relaunch", f"in {delay:.0f} s: {reason}")
-                self._launch_after = max(self._launch_after, clock.now() + delay)
-                self._reconcile()
+                self._launch_in(max(delay, self._cluster.head_start))
 
     def _cause(self, slot: _Slot, end: Ended) -> tuple[Cause, str]:
         """The cluster knows how a worker ended, the master knows why."""

@@ -50,6 +50,11 @@ class Leave:
     """This worker drains and is in no ring."""
 
 
+Place = tuple[int, int]
+"""Step, and position in the data."""
+PLACE = "/place"
+"""The key under which members of a new ring find it."""
+
 Order = messages.NewPlan | messages.Export | messages.Release | messages.Evicted | MasterGone | Leave
 
 
@@ -131,8 +136,11 @@ class Control:
         self.progress.activity = Activity.IDLE
         self.send(message)
 
-    def entering(self, plan: Plan) -> bool:
-        """Say that this worker goes into the ring of `plan`; False when that ring is doomed already."""
+    def entering(self, plan: Plan, place: Place | None) -> bool:
+        """Say that this worker goes into the ring of `plan`; False when that ring is doomed already.
+
+        Whoever holds the model tells newcomers its place, so that they can read ahead.
+        """
         with self._changed:
             self._plan = plan
             self._done = False
@@ -144,6 +152,8 @@ class Control:
             }
             self.store.open(plan.generation)
         self.send(messages.Entered(plan.generation))
+        if place is not None:
+            self._publish_key(plan.generation, PLACE, msgspec.json.encode(place))
         return True
 
     def joined(self, generation: int, step: int, position: int) -> None:
@@ -162,10 +172,12 @@ class Control:
         """At a voted boundary nothing needs to be said: the next plan is on its way or here."""
         self._outside(step)
 
-    def wait_for_company(self, generation: int) -> None:
-        """Until a member of the old ring connects: it may have a long step to finish first."""
+    def wait_for_company(self, generation: int) -> Place | None:
+        """Until a member of the old ring connects, after a long step maybe; where it is, if it says so."""
         with self._changed:
             self._changed.wait_for(lambda: self.store.knows(generation) or self._superseded(generation))
+        told = self.store.early(generation, PLACE)
+        return None if told is None else msgspec.json.decode(told, type=Place)
 
     def _superseded(self, generation: int) -> bool:
         newest = self._newest

@@ -27,7 +27,7 @@ from edl_allreduce.worker import journal as journals
 from edl_allreduce.worker.audit import Diary, Manifest, write_manifest
 from edl_allreduce.worker.callbacks import Callbacks
 from edl_allreduce.worker.checkpoint import Checkpoints
-from edl_allreduce.worker.control import Leave, MasterGone, Order, Progress
+from edl_allreduce.worker.control import Leave, MasterGone, Order, Place, Progress
 from edl_allreduce.worker.evaluation import Evaluator, shown
 from edl_allreduce.worker.journal import Journal
 from edl_allreduce.worker.pipeline import MicroBatch, StepData
@@ -81,9 +81,9 @@ class Orders(Protocol):
 
     def next_order(self, generation: int) -> Order: ...
 
-    def wait_for_company(self, generation: int) -> None: ...
+    def wait_for_company(self, generation: int) -> Place | None: ...
 
-    def entering(self, plan: Plan) -> bool: ...
+    def entering(self, plan: Plan, place: Place | None) -> bool: ...
 
     def joined(self, generation: int, step: int, position: int) -> None: ...
 
@@ -212,16 +212,17 @@ class Engine:
             self._pause.planned = clock.now()
         log.info("plan %d: rank %s of %d, because %s",
                  plan.generation, plan.rank_of(self.control.seat.uid), plan.size, order.reason)  # fmt: skip
-        if not self.has_state and not order.abort:
-            self.control.wait_for_company(plan.generation)
+        place = (self.step, self.position) if self.has_state else None
+        expected = place
+        if place is None and not order.abort:
+            expected = self.control.wait_for_company(plan.generation)
         # Records are read while the ring forms, from where this worker expects to go on.
-        expected = (self.step, self.position)
-        pipeline = self._open_pipeline(plan) if self.has_state else None
+        pipeline = self._open_pipeline(plan, *expected) if expected is not None else None
         try:
-            self._enter(plan)
+            self._enter(plan, place)
             if pipeline is None or (self.step, self.position) != expected:
                 self._close(pipeline)
-                pipeline = self._open_pipeline(plan)
+                pipeline = self._open_pipeline(plan, self.step, self.position)
             self._train(plan, pipeline)
         except RingBroken as error:
             if self._pause is None and self._last_step:
@@ -234,12 +235,10 @@ class Engine:
         finally:
             self._close(pipeline)
 
-    def _open_pipeline(self, plan: Plan) -> Feeds:
+    def _open_pipeline(self, plan: Plan, step: int, position: int) -> Feeds:
         rank = plan.rank_of(self.control.seat.uid)
         batch = self.settings.global_batch(plan.size)
-        return self.open_pipeline(
-            rank=rank, size=plan.size, step=self.step, position=self.position, global_batch=batch
-        )
+        return self.open_pipeline(rank=rank, size=plan.size, step=step, position=position, global_batch=batch)
 
     def _close(self, pipeline: Feeds | None) -> None:
         if pipeline is not None:
@@ -247,9 +246,9 @@ class Engine:
 
     # ---------------------------------------------------------------------------------------- entering
 
-    def _enter(self, plan: Plan) -> None:
+    def _enter(self, plan: Plan, place: Place | None) -> None:
         self.control.progress.activity = Activity.JOINING
-        if not self.control.entering(plan):
+        if not self.control.entering(plan, place):
             raise RingBroken("a newer plan is on its way")
         self.ring.join(plan, self.control.seat.uid)
         if self._pause is not None:
@@ -281,7 +280,8 @@ class Engine:
             self.begin_from_checkpoint()
             table = self._gather_states()
         root = max(owners or range(len(table)), key=lambda rank: (table[rank][1], -rank))
-        if any(row != [1, *table[root][1:]] for row in table):
+        furthest = [1, *table[root][1:]]
+        if any(row != furthest for row in table):
             faults.reach(
                 "sync", rank=self.ring.rank, generation=plan.generation, root=int(self.ring.rank == root)
             )
@@ -289,7 +289,7 @@ class Engine:
             memory = journals.encode(self.journal)
             sent = np.frombuffer(memory.ljust(table[root][4])[: table[root][4]], np.uint8).copy()
             *state, sent = self.ring.share_state([*self.trainer.state(), sent], root)
-            if self.ring.rank != root:
+            if self.ring.rank != root and table[self.ring.rank] != furthest:
                 self.trainer.restore(state)
                 _, self.step, self.position, _, _, self._run = table[root]
                 self.journal = journals.decode(sent.tobytes())

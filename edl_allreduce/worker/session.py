@@ -51,6 +51,9 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
         )
     ring.join(Plan(0, (control.seat,)), control.seat.uid)
     trainer, parser = build_trainer(spec, ring, source, schedule)
+    # What a re-form calls, called once: the others will not wait until it is loaded.
+    ring.gather([0])
+    trainer.restore(ring.share_state(trainer.state(), root=0))
     ring.leave()
     engine = Engine(
         settings=settings_of(spec),

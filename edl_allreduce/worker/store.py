@@ -66,6 +66,11 @@ class LoopbackStore:
         with self._changed:
             return generation in self._early or (generation == self._generation and bool(self._keys))
 
+    def early(self, generation: int, key: str) -> bytes | None:
+        """What a quicker member set under this key."""
+        with self._changed:
+            return self._early.get(generation, {}).get(key)
+
     def set(self, key: str, value: bytes) -> bool:
         self._count()
         generation = self._generation
@@ -123,7 +128,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"  # our Horovod keeps its connection
-    # Head and body go out together: apart, the body would wait for the head's delayed acknowledgement (40 ms).
+    # Head and body go out together: apart, the body would wait 40 ms for the delayed acknowledgement.
     wbufsize = -1
     disable_nagle_algorithm = True
 

@@ -11,7 +11,7 @@ import logging
 from edl_allreduce.core.membership import Plan, Seat
 from edl_allreduce.errors import JobFailed
 from edl_allreduce.rpc import messages
-from edl_allreduce.worker.control import Order, Progress
+from edl_allreduce.worker.control import Order, Place, Progress
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Unled:
             return messages.Export()
         return messages.Release()
 
-    def entering(self, plan: Plan) -> bool:
+    def entering(self, plan: Plan, place: Place | None) -> bool:
         return True
 
     def doomed(self, generation: int) -> bool:
@@ -57,8 +57,9 @@ class Unled:
     def joined(self, generation: int, step: int, position: int) -> None:
         """Nobody asks."""
 
-    def wait_for_company(self, generation: int) -> None:
+    def wait_for_company(self, generation: int) -> Place | None:
         """All members come at the same time."""
+        return None
 
     def switching(self, step: int) -> None:
         raise AssertionError("nobody votes for another ring where there is only one")

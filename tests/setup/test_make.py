@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def make(*arguments: str, **environ: str) -> str:
     env = {**os.environ, **environ}
-    for outer in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):  # `make test` runs this: it must not count as a sub-make
+    for outer in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):  # this may run inside `make test`
         env.pop(outer, None)
     return subprocess.run(
         ["make", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=True

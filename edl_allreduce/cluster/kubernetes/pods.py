@@ -85,6 +85,8 @@ class Pace:
 class KubernetesCluster:
     """The worker pods of one job."""
 
+    head_start = 0.0
+
     def __init__(self, spec: JobSpec, api: PodApi, office: WorkerOffice, owner: Object) -> None:
         self._spec = spec
         self._api = api
