@@ -36,7 +36,7 @@ Times = dict[int, list[float]]
 REACHED = "reached the new ring"
 BEGIN_SECONDS = 600.0
 STALL_SECONDS = 180.0
-FEW = 2
+FEW = 1
 """Rounds of the peer where one takes long."""
 LONG_SECONDS = 10.0
 
