@@ -102,9 +102,9 @@ def complete() -> bool:
 
 
 def hollow_stages() -> list[Path]:
-    """KWOK's own description of how hollow nodes and pods behave."""
-    program("kwok")
-    return sorted((_module("kwok").directory / "stages").glob("*.yaml"))
+    """KWOK's own description of how hollow nodes and pods behave; it is kept beside the program."""
+    found = sorted((program("kwok").parent / "stages").glob("*.yaml"))
+    return found or sorted((_built(_module("kwok")) / "stages").glob("*.yaml"))
 
 
 def _module(program: str) -> Module:

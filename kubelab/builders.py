@@ -6,8 +6,6 @@ a Dockerfile is built from nothing but Debian's packages.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import shutil
@@ -20,7 +18,8 @@ from tempfile import TemporaryDirectory
 
 from kubelab import commands, images, places, tiers
 from kubelab.cluster import Cluster
-from kubelab.errors import BuildFailed, CommandFailed, MissingTool
+from kubelab.errors import BuildFailed, CommandFailed, KubelabError, MissingTool
+from kubelab.images import full_name
 from kubelab.locks import locked
 
 DEBIAN = "bookworm"
@@ -69,14 +68,15 @@ class _Docker(Builder):
 class _Buildah(Builder):
     program = "buildah"
 
+    def __init__(self, storage: Path | None = None) -> None:
+        self._storage = ("--root", storage / "storage", "--runroot", storage / "run") if storage else ()
+
     def works(self) -> bool:
         return commands.find(self.program) is not None and os.geteuid() == 0
 
     def _argv(self, *arguments: str | Path) -> list[str]:
-        home = places.cache() / "images" / "buildah"
-        storage = ("--root", home / "storage", "--runroot", home / "run")
         # It mounts its storage and would leave that behind.
-        return ["unshare", "--mount", self.program, *map(str, (*storage, *arguments))]
+        return ["unshare", "--mount", self.program, *map(str, (*self._storage, *arguments))]
 
     def _call(self, *arguments: str | Path, timeout: float = 1800) -> str:
         return commands.run(*self._argv(*arguments), timeout=timeout).strip()
@@ -87,6 +87,7 @@ class _Buildah(Builder):
             options = [part for name, value in given.items() for part in ("--build-arg", f"{name}={value}")]
             flags = ("--isolation=chroot", "--layers", "--tag", tag, "--file", str(dockerfile), *options)
             _run_visibly(self._argv("bud", *flags, context))
+            self._call("rmi", "--prune")  # versions that lost their tag to this one
             return self._call("inspect", "--type", "image", "--format", "{{.FromImageID}}", tag)
 
     def _base(self) -> str:
@@ -94,8 +95,8 @@ class _Buildah(Builder):
         try:
             self._call("inspect", "--type", "image", _BASE)
         except CommandFailed:
-            with TemporaryDirectory(dir=places.cache() / "images") as scratch:
-                root = Path(scratch) / "root"
+            with images.scratch() as directory:
+                root = Path(directory) / "root"
                 debootstrap(root)
                 container = self._call("from", "scratch")
                 self._call("copy", "--quiet", container, root, "/")
@@ -105,42 +106,40 @@ class _Buildah(Builder):
 
     def export(self, tag: str, archive: Path, roots: list[Path]) -> None:
         with TemporaryDirectory(dir=archive.parent) as scratch:
+            layout = Path(scratch)
+            known = images.common_blobs(roots)
+            (layout / "blobs" / "sha256").mkdir(parents=True)
+            # The builder does not write what lies there already, and everybody has that.
+            for blob in known:
+                (layout / "blobs" / "sha256" / blob.name).hardlink_to(blob)
             with locked(places.cache() / "images" / "buildah.lock"):
-                # Into a plain directory: nothing is compressed, which would cost more than all the rest.
-                self._call("push", "--quiet", "--disable-compression", tag, f"dir:{scratch}")
-            _pack(Path(scratch), tag, archive, roots)
+                # Nothing is compressed, which would cost more than all the rest.
+                self._call("push", "--quiet", "--disable-compression", tag, f"oci:{layout}:image")
+            _pack(layout, tag, archive, {blob.name for blob in known})
 
 
-def _pack(directory: Path, tag: str, archive: Path, roots: list[Path]) -> None:
-    """Pack an image that lies in a directory, without the layers that everybody has already."""
-    manifest = (directory / "manifest.json").read_bytes()
-    content = json.loads(manifest)
-    digest = hashlib.sha256(manifest).hexdigest()
-    entry = {
-        "mediaType": content["mediaType"],
-        "digest": f"sha256:{digest}",
-        "size": len(manifest),
-        "annotations": {"io.containerd.image.name": full_name(tag)},
-    }
+def _pack(layout: Path, tag: str, archive: Path, known: set[str]) -> None:
+    """Pack an OCI layout that holds one image, without the blobs that everybody has already."""
+    index = json.loads((layout / "index.json").read_text())
+    (entry,) = index["manifests"]
+    entry["annotations"] = {"io.containerd.image.name": full_name(tag)}
+    (layout / "index.json").write_text(json.dumps(index))
     with tarfile.open(archive, "w") as tar:
+        for name in ("oci-layout", "index.json"):
+            tar.add(layout / name, name)
+        for blob in sorted((layout / "blobs" / "sha256").iterdir()):
+            if blob.name not in known:
+                tar.add(blob, f"blobs/sha256/{blob.name}")
 
-        def add(name: str, data: bytes) -> None:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
 
-        add("oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}).encode())
-        add("index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode())
-        add(f"blobs/sha256/{digest}", manifest)
-        for part in (content["config"], *content["layers"]):
-            name = part["digest"].partition(":")[2]
-            if part is content["config"] or not all(images.has_blob(root, name) for root in roots):
-                tar.add(directory / name, f"blobs/sha256/{name}")
+def _builders() -> tuple[Builder, ...]:
+    own = places.cache() / "images" / "buildah"  # not mixed with what the user has built
+    return (_Docker("docker"), _Docker("podman"), _Buildah(own))
 
 
 def choose() -> Builder:
     """The first builder that works here; as root on Debian, buildah is installed when there is none."""
-    builders = (_Docker("docker"), _Docker("podman"), _Buildah())
+    builders = _builders()
     if not any(builder.works() for builder in builders):
         tiers.install(["buildah", "debootstrap"])
     for builder in builders:
@@ -186,24 +185,34 @@ def _run_visibly(argv: list[str]) -> None:
         raise BuildFailed(f"{argv[0]} returned {done.returncode}{said}")
 
 
+def export(image: str, archive: Path, roots: list[Path]) -> None:
+    """Write an image that some builder here knows to an archive."""
+    said = []
+    for builder in (*_builders(), _Buildah()):
+        if builder.works():
+            try:
+                return builder.export(image, archive, roots)
+            except CommandFailed as error:
+                said.append(str(error))
+    raise KubelabError(f"no local builder has image {image}: {'; '.join(said) or 'none works here'}")
+
+
+def roots(cluster: Cluster | None) -> list[Path]:
+    """Where an image is to go: the store, and the nodes of a cluster."""
+    nodes = cluster.nodes.values() if cluster else []
+    return [images.store(), *(node.directory / "containerd" for node in nodes)]
+
+
 def give_to_nodes(builder: Builder, tag: str, image_id: str, cluster: Cluster | None = None) -> None:
     """Load a built image into the store and into a cluster's nodes, unless they have it."""
     name = full_name(tag)
-    if images.is_loaded(name, image_id) and (cluster is None or cluster.has_image(image_id)):
+    stored = images.is_loaded(name, image_id)
+    if stored and (cluster is None or cluster.has_image(image_id)):
         return
-    with TemporaryDirectory(dir=places.cache() / "images") as scratch:
-        archive = Path(scratch) / "image.tar"
-        nodes = cluster.nodes.values() if cluster else []
-        builder.export(tag, archive, [images.store(), *(node.directory / "containerd" for node in nodes)])
-        if cluster is None:
-            images.load(archive, name, image_id)
-        else:
-            cluster.load(archive, name, image_id)
-
-
-def full_name(tag: str) -> str:
-    """The name by which a node knows an image."""
-    first, slash, _ = tag.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
-        return tag
-    return f"docker.io/{tag}" if slash else f"docker.io/library/{tag}"
+    with images.scratch() as directory:
+        archive = Path(directory) / "image.tar"
+        builder.export(tag, archive, roots(cluster))
+        if not stored:
+            images.load(archive, [name], image_id)
+        if cluster is not None:
+            cluster.load(archive, [name])

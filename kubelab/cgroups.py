@@ -15,6 +15,12 @@ from pathlib import Path
 
 from kubelab.waiting import eventually
 
+NEEDED = ("cpu", "memory", "pids")
+"""Controllers without which there is no node."""
+
+# What one process weighs by default, and the most that a group can have; in version 1 and in version 2.
+_WEIGHTS = {"cpu.shares": (1024, 262144), "cpu.weight": (100, 10000)}
+
 
 @cache
 def hierarchies() -> dict[Path, bool]:
@@ -39,8 +45,12 @@ def top(run: Path) -> str:
     return f"kubelab-{run.name}-{hashlib.sha256(str(run).encode()).hexdigest()[:8]}"
 
 
-def create(group: str) -> None:
-    """Make a node's group with its two children, in every hierarchy."""
+def create(group: str, cpus: float = 1.0) -> None:
+    """Make a node's group with its two children, in every hierarchy.
+
+    On a busy machine it gets as much as `cpus` processes would, as if it were a machine of its own: kubelet
+    shares out what the node has, not what others leave.
+    """
     for root, second_version in hierarchies().items():
         if second_version and not unified():
             continue  # a hybrid machine's version 2 has no controllers
@@ -54,13 +64,35 @@ def create(group: str) -> None:
         for child in ("system", "pods"):
             (path / child).mkdir(exist_ok=True)
             _inherit_cpuset(path / child)
+        _weigh(path, cpus)
+        _weigh(path / "pods", cpus)
+        if path.parent != root:
+            _weigh_together(path.parent)
+
+
+def _weigh(path: Path, cpus: float) -> None:
+    """Say how much processor time a group gets beside others that want some too."""
+    for name, (of_one, most) in _WEIGHTS.items():
+        if (path / name).exists():
+            (path / name).write_text(str(min(most, max(2, round(of_one * cpus)))))
+
+
+def _weigh_together(path: Path) -> None:
+    """A cluster's group weighs as much as its nodes do together."""
+    for name, (of_one, _) in _WEIGHTS.items():
+        if weights := [int(file.read_text()) for file in path.glob(f"*/{name}")]:
+            _weigh(path, sum(weights) / of_one)
 
 
 def _hand_down(path: Path, second_version: bool) -> None:
     """Version 2 gives children only the controllers that their parent hands down."""
     if second_version:
-        controllers = (path / "cgroup.controllers").read_text().split()
-        (path / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
+        for name in (path / "cgroup.controllers").read_text().split():
+            try:  # one by one: the kernel takes all that are written together, or none
+                (path / "cgroup.subtree_control").write_text(f"+{name}")
+            except OSError:
+                if name in NEEDED:
+                    raise
 
 
 def _inherit_cpuset(path: Path) -> None:

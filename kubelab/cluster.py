@@ -30,9 +30,8 @@ from kubelab.api import POD_ENDED, Api, Object, is_ready, pod_path
 from kubelab.errors import ApiError, ClusterStateError, CommandFailed, KubelabError
 from kubelab.faults import FaultProxy
 from kubelab.locks import locked
-from kubelab.machines import Machine
+from kubelab.machines import Component, Machine
 from kubelab.nodes import Node
-from kubelab.processes import Component
 from kubelab.state import Kind, NodeSpec, State
 from kubelab.waiting import eventually
 
@@ -46,7 +45,7 @@ class Cluster:
     def __init__(self, run: Path, state: State) -> None:
         self.run = run
         self.state = state
-        self.control = Machine(run, _CONTROL) if state.kind is Kind.REAL else None
+        self.control = Machine(_CONTROL, run) if state.kind is Kind.REAL else None
         self.api = Api(state.server, run / "pki" / "ca.crt", state.token)
 
     # --- life ---
@@ -133,7 +132,7 @@ class Cluster:
                 network.build_switch(cluster.control)
                 argv = [sys.executable, "-I", str(places.PACKAGE / "gate.py")]
                 target = [str(listener.fileno()), host, str(_API_PORT)]
-                Component("gate", run, [*argv, *target], cluster.control.pid, (listener.fileno(),)).start()
+                Component("gate", run, [*argv, *target], cluster.control, (listener.fileno(),)).start()
         controlplane.write_credentials(run, state)
         controlplane.write_corefile(run)
         if hollow:
@@ -153,7 +152,6 @@ class Cluster:
             for node in self.nodes.values():
                 node.prepare()
                 node.power_on()
-            self._route()
             waiting.result()
             for part in parts.values():
                 part.start()
@@ -162,11 +160,6 @@ class Cluster:
         self.wait_for_nodes()
         self.state.ready = True
         self.state.save(self.run)
-
-    def _route(self) -> None:
-        if self.control is not None:
-            live = {node.spec.number: node.machine for node in self.nodes.values() if node.machine.on}
-            network.route_pods(self.control, live)
 
     # --- parts ---
 
@@ -178,8 +171,7 @@ class Cluster:
     @property
     def components(self) -> dict[str, Component]:
         """The control plane's programs by name: kill, start, restart, freeze, thaw."""
-        identity = self.control.identity if self.control else None
-        return controlplane.components(self.run, self.state, identity.pid if identity else None)
+        return controlplane.components(self.run, self.state, self.control)
 
     @property
     def etcd(self) -> Component:
@@ -225,7 +217,6 @@ class Cluster:
         node = self.node(name)
         node.prepare()
         node.power_on()
-        self._route()
         node.join()
         self.wait_for_nodes([name])
         return node
@@ -411,12 +402,10 @@ class Cluster:
             for node in self.nodes.values()
         )
 
-    def load(self, archive: Path, name: str, content: str) -> None:
-        """Load an image archive into the store and into the nodes that are up."""
-        if not images.is_loaded(name, content):
-            images.load(archive, name, content)
+    def load(self, archive: Path, names: list[str]) -> None:
+        """Give the images of an archive to the nodes that are up."""
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda node: node.load(archive), self.nodes.values()))
+            list(pool.map(lambda node: node.load(archive, names), self.nodes.values()))
 
     # --- faults of the API ---
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from kubelab import binaries, network, pki
-from kubelab.processes import Component
+from kubelab.machines import Component, Machine
 from kubelab.state import Kind, State
 
 # A cluster of tests is in a hurry: the default limits of 20 to 50 requests a second would be the bottleneck.
@@ -48,7 +48,7 @@ def client_kubeconfig(run: Path, state: State, name: str) -> Path:
     return file
 
 
-def components(run: Path, state: State, machine: int | None) -> dict[str, Component]:
+def components(run: Path, state: State, machine: Machine | None) -> dict[str, Component]:
     """The control plane's programs, in the order in which they start."""
     keys = run / "pki"
     etcd = f"http://127.0.0.1:{state.etcd_port}"

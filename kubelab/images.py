@@ -19,10 +19,11 @@ from tempfile import TemporaryDirectory
 from kubelab import binaries, commands, places
 from kubelab.errors import CommandFailed, MissingTool
 from kubelab.locks import locked
-from kubelab.machines import Machine
-from kubelab.processes import Component, end_all
+from kubelab.machines import Component, Machine
+from kubelab.processes import end_all
 from kubelab.waiting import eventually
 
+_IMAGES = ("ctr", "--namespace", "k8s.io", "images")
 PAUSE = "docker.io/kubelab/pause:1"
 BUSYBOX = "docker.io/kubelab/busybox:1"
 """A shell, small tools, and `probe serve :PORT | get URL`, for tests of the cluster itself.
@@ -31,8 +32,22 @@ BUSYBOX = "docker.io/kubelab/busybox:1"
 """
 
 
+def full_name(tag: str) -> str:
+    """The name by which a node knows an image."""
+    first, slash, _ = tag.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return tag
+    return f"docker.io/{tag}" if slash else f"docker.io/library/{tag}"
+
+
 def _home() -> Path:
     return places.cache() / "images"
+
+
+def scratch() -> TemporaryDirectory[str]:
+    """A temporary directory on the file system of the store, for hard links."""
+    _home().mkdir(parents=True, exist_ok=True)
+    return TemporaryDirectory(dir=_home())
 
 
 def seed(destination: Path) -> None:
@@ -58,15 +73,10 @@ def ensure_basic() -> None:
         content = hashlib.sha256(b"".join(file.read_bytes() for file in files.values())).hexdigest()
         if _loaded().get(name) != content:
             links = commands.run(busybox, "--list").split() if name == BUSYBOX else []
-            with TemporaryDirectory() as scratch:
-                archive = Path(scratch) / "image.tar"
+            with scratch() as directory:
+                archive = Path(directory) / "image.tar"
                 write_archive(archive, name, files, {f"bin/{link}": "busybox" for link in links}, entrypoint)
-                load(archive, name, content)
-
-
-def names() -> set[str]:
-    """The images in the store."""
-    return set(_loaded())
+                load(archive, [name], content)
 
 
 def is_loaded(name: str, content: str) -> bool:
@@ -74,17 +84,39 @@ def is_loaded(name: str, content: str) -> bool:
     return _loaded().get(name) == content
 
 
-def load(archive: Path, name: str, content: str) -> None:
-    """Import an archive into the store, and remember what it was."""
+def load(archive: Path, names: list[str], content: str) -> None:
+    """Import an archive into the store, in the place of what had these names, and remember what it was."""
     with locked(_home() / "lock"), _importer() as machine:
-        import_archive(machine, archive)
-        record = {**_loaded(), name: content}
-        (_home() / "loaded.json").write_text(json.dumps(record, indent=1))
+        import_archive(machine, archive, names)
+        _keep_only({**_loaded(), **dict.fromkeys(names, content)}, machine)
 
 
-def import_archive(machine: Machine, archive: Path) -> None:
+def forget(name: str) -> None:
+    """Remove an image from the store."""
+    with locked(_home() / "lock"), _importer() as machine:
+        _keep_only({known: content for known, content in _loaded().items() if known != name}, machine)
+
+
+def import_archive(machine: Machine, archive: Path, names: list[str]) -> None:
     """Import an archive into the containerd of a machine; a large image on a busy machine takes minutes."""
-    machine.run("ctr", "-n", "k8s.io", "images", "import", archive, timeout=1800)
+    there = machine.run(*_IMAGES, "list", "--quiet").split()
+    # An image that is replaced keeps a name until the new one is unpacked: without one, containerd may remove
+    # its layers just when the new one is put on top of them.
+    replaced = [name for name in names if name in there]
+    for name in replaced:
+        machine.run(*_IMAGES, "tag", "--force", name, f"{name}-replaced")
+    machine.run(*_IMAGES, "import", archive, timeout=1800)
+    if replaced:
+        machine.run(*_IMAGES, "remove", *(f"{name}-replaced" for name in replaced))
+
+
+def _keep_only(record: dict[str, str], machine: Machine) -> None:
+    """Write down what is in the store, and remove all else: other names, and what replaced images left."""
+    (_home() / "loaded.json").write_text(json.dumps(record, indent=1))
+    # So that at least one is removed: --sync makes containerd clean up before it returns.
+    machine.run(*_IMAGES, "tag", "--force", min(record), "kubelab/rubbish")
+    rubbish = set(machine.run(*_IMAGES, "list", "--quiet").split()) - set(record)
+    machine.run(*_IMAGES, "remove", "--sync", *sorted(rubbish), timeout=600)
 
 
 def store() -> Path:
@@ -92,9 +124,10 @@ def store() -> Path:
     return _home() / "containerd"
 
 
-def has_blob(root: Path, digest: str) -> bool:
-    """Whether a containerd root has a piece of an image, by its SHA-256."""
-    return (root / "io.containerd.content.v1.content" / "blobs" / "sha256" / digest).exists()
+def common_blobs(roots: list[Path]) -> list[Path]:
+    """The pieces of images, named by their SHA-256, that all of these containerd roots have."""
+    folders = [root / "io.containerd.content.v1.content" / "blobs" / "sha256" for root in roots]
+    return [file for file in folders[0].glob("*") if all((other / file.name).exists() for other in folders)]
 
 
 def _loaded() -> dict[str, str]:
@@ -104,12 +137,25 @@ def _loaded() -> dict[str, str]:
         return {}
 
 
+def wait_for_containerd(machine: Machine) -> None:
+    """Wait until the containerd of a machine answers."""
+
+    def answers() -> bool:
+        try:
+            machine.run("ctr", "version")
+        except CommandFailed:
+            return False
+        return True
+
+    eventually(answers, f"containerd on {machine.name} answers (logs: {machine.log.parent})", 30)
+
+
 @contextmanager
 def _importer() -> Iterator[Machine]:
     """A machine with nothing but a containerd on the store."""
     run = _home() / "importer"
     end_all(run)  # what a killed command left
-    machine = Machine(run, "importer")
+    machine = Machine("importer", run)
     machine.boot()
     try:
         config = run / "containerd.toml"
@@ -120,23 +166,10 @@ state = "/run/containerd"
 disabled_plugins = ["io.containerd.grpc.v1.cri"]
 [plugins."io.containerd.internal.v1.opt"]
   path = "/run/containerd/opt"
-[plugins."io.containerd.gc.v1.scheduler"]
-  mutation_threshold = 1  # what a replaced image leaves goes at once
 '''
         )
-        containerd = Component(
-            "containerd", run, ["/usr/bin/containerd", "--config", str(config)], machine.pid
-        )
-        containerd.start()
-
-        def answers() -> bool:
-            try:
-                machine.run("ctr", "version")
-            except CommandFailed:
-                return False
-            return True
-
-        eventually(answers, f"containerd of the image store answers (log: {containerd.log})", 30)
+        Component("containerd", run, ["/usr/bin/containerd", "--config", str(config)], machine).start()
+        wait_for_containerd(machine)
         yield machine
     finally:
         end_all(run)

@@ -1,84 +1,56 @@
-"""A machine: own network, processes, mounts, host name. It ends, whole, when its process 1 ends."""
+"""A machine: own network, processes, mounts, host name. It ends, whole, when its process 1 ends.
+
+And the programs that run on one.
+"""
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from kubelab import commands, places
+from kubelab import cgroups, commands, places
 from kubelab.errors import ClusterStateError
 from kubelab.namespaces import MACHINE, NETWORK, inside
-from kubelab.processes import Identity, bury, environment
-from kubelab.waiting import eventually
+from kubelab.processes import Recorded
 
 T = TypeVar("T")
 
 
-class Machine:
-    """A machine of a cluster, made by namespaces; known by name and run directory to any later command."""
+@dataclass(frozen=True)
+class Machine(Recorded):
+    """A machine of a cluster, made by namespaces; what is written down is its process 1.
 
-    def __init__(self, run: Path, name: str) -> None:
-        self.run_directory = run
-        self.name = name
-
-    @property
-    def _state(self) -> Path:
-        return self.run_directory / "processes" / f"{self.name}.machine.json"
-
-    @property
-    def identity(self) -> Identity | None:
-        """Its process 1, as numbered outside."""
-        try:
-            return Identity(**json.loads(self._state.read_text()))
-        except FileNotFoundError:
-            return None
-
-    @property
-    def on(self) -> bool:
-        """Whether it has power."""
-        return (identity := self.identity) is not None and identity.alive
+    To kill it is to cut its power: the kernel ends everything else in it before it lets process 1 go.
+    """
 
     @property
     def pid(self) -> int:
-        """The number of its process 1."""
+        """The number of its process 1, as numbered outside."""
         if (identity := self.identity) is None or not identity.alive:
             raise ClusterStateError(f"machine {self.name} is off")
         return identity.pid
 
     def boot(self) -> None:
         """Switch it on: empty network, private /run and /var/log, writes to /var/lib kept to itself."""
-        log = self.run_directory / "logs" / f"{self.name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._state.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as stderr:
-            starter = subprocess.Popen(
-                [
-                    *("unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--mount-proc"),
-                    *("--kill-child", sys.executable, "-I", "-S", str(places.PACKAGE / "init.py")),
-                ],
-                env=environment(self.run_directory),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,
-                cwd="/",
-            )
+        starter = self._launch(
+            [
+                *("unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--mount-proc"),
+                *("--kill-child", sys.executable, "-I", "-S", str(places.PACKAGE / "init.py")),
+            ],
+            stdout=subprocess.PIPE,
+        )
         assert starter.stdout is not None
         with starter.stdout as answer:
             if not answer.readline():
-                raise ClusterStateError(
-                    f"machine {self.name} did not start: {log.read_text(errors='replace')}"
-                )
-        bury(starter)
+                raise ClusterStateError(f"machine {self.name} did not start: {self.tail()}")
         children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text().split()
-        self._state.write_text(json.dumps(asdict(Identity.of(int(children[0])))))
+        self._write_down(int(children[0]))
         self.run("hostname", self.name)
         for directory in ("/run", "/var/log"):
             self.run("mount", "-t", "tmpfs", "kubelab", directory)
@@ -88,13 +60,6 @@ class Machine:
         self.run("mount", "-t", "overlay", "-o", layers, "kubelab", "/var/lib")
         self.network("ip", "link", "set", "lo", "up")
         self.sysctl("net/ipv4/ip_forward", "1")
-
-    def end(self) -> None:
-        """End process 1; the kernel ends everything else in the machine before it lets it go."""
-        if (identity := self.identity) is not None and identity.alive:
-            identity.signal(signal.SIGKILL)
-            eventually(lambda: not identity.alive, f"machine {self.name} ends", 30, 0.01)
-        self._state.unlink(missing_ok=True)
 
     def run(
         self, program: str | Path, *arguments: str | Path, stdin: str | None = None, timeout: float = 120.0
@@ -114,3 +79,38 @@ class Machine:
     def sysctl(self, name: str, value: str) -> None:
         """Set a network setting of the kernel, for this machine only."""
         self.in_network(lambda: Path(f"/proc/sys/{name}").write_text(value))
+
+
+@dataclass(frozen=True)
+class Component(Recorded):
+    """One restartable program on one machine."""
+
+    argv: list[str]
+    machine: Machine | None = None
+    """None: on this machine itself."""
+    pass_fds: tuple[int, ...] = ()
+    group: str | None = None
+    """The control group in which it lives; None: that of whoever starts it."""
+
+    def start(self) -> None:
+        """Start it unless it runs."""
+        if not self.running:
+            argv = self.argv if self.group is None else cgroups.joining(self.group, self.argv)
+            machine = self.machine.pid if self.machine else None
+            self._write_down(self._launch(argv, machine, pass_fds=self.pass_fds).pid)
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        """Stop it without ending it: its connections stay open and nothing answers."""
+        if not self.running or self.identity is None:
+            raise ClusterStateError(f"{self.name} does not run; its log ends:\n{self.tail()}")
+        self.identity.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen one go on."""
+        if (identity := self.identity) is not None:
+            identity.signal(signal.SIGCONT)

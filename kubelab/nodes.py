@@ -8,12 +8,10 @@ from pathlib import Path
 
 from kubelab import binaries, cgroups, images, network, pki
 from kubelab.controlplane import client_kubeconfig, dump
-from kubelab.errors import ClusterStateError, CommandFailed, KubelabError
-from kubelab.machines import Machine
+from kubelab.errors import ClusterStateError, KubelabError
+from kubelab.machines import Component, Machine
 from kubelab.network import Cut
-from kubelab.processes import Component
 from kubelab.state import NodeSpec, State
-from kubelab.waiting import eventually
 
 CNI_PLUGINS = Path("/usr/lib/cni")
 _EVICTION_MIB = 50
@@ -27,7 +25,7 @@ class Node:
         self._run = run
         self._state = state
         self._control = control
-        self.machine = Machine(run, name)
+        self.machine = Machine(name, run)
         self.group = f"{cgroups.top(run)}/{name}"
         self.directory = run / "nodes" / name
 
@@ -70,11 +68,8 @@ class Node:
         )
 
     def _component(self, name: str, argv: list[str | Path]) -> Component:
-        identity = self.machine.identity
-        pid = identity.pid if identity else None
-        return Component(
-            f"{name}-{self.name}", self._run, [str(part) for part in argv], pid, group=f"{self.group}/system"
-        )
+        words = [str(part) for part in argv]
+        return Component(f"{name}-{self.name}", self._run, words, self.machine, group=f"{self.group}/system")
 
     # --- life ---
 
@@ -97,7 +92,7 @@ class Node:
     def power_on(self) -> None:
         """Switch the machine on, plug it in, start containerd. Also after a power loss, as a reboot would."""
         self.machine.boot()
-        cgroups.create(self.group)
+        cgroups.create(self.group, self.spec.cpu or machine_cpus())
         network.plug_in(self._control, self.machine, self.spec.number)
         self.machine.run("mount", "--bind", self.directory / "resolv.conf", "/etc/resolv.conf")
         # Kubelet would do this itself, at the same time as it makes sockets in there: now and then it loses.
@@ -105,24 +100,18 @@ class Node:
         kubelet.mkdir(exist_ok=True)
         self.machine.run("mount", "--bind", kubelet, kubelet)
         self.machine.run("mount", "--make-rshared", kubelet)
+        self._route()
         self.containerd.start()
 
     def join(self) -> None:
         """Start what makes the machine a node of the cluster; containerd must be there."""
-        eventually(self._containerd_answers, f"containerd on {self.name} answers", 30)
+        images.wait_for_containerd(self.machine)
         self.kubelet.start()
         self.proxy.start()
 
-    def _containerd_answers(self) -> bool:
-        try:
-            self.machine.run("ctr", "version")
-        except CommandFailed:
-            return False
-        return True
-
-    def load(self, archive: Path) -> None:
-        """Import an image archive."""
-        images.import_archive(self.machine, archive)
+    def load(self, archive: Path, names: list[str]) -> None:
+        """Import an archive of these images."""
+        images.import_archive(self.machine, archive, names)
 
     def remove_files(self) -> None:
         """Forget it; the machine is off."""
@@ -133,18 +122,17 @@ class Node:
 
     def kill(self) -> None:
         """Cut its power: kubelet, containers and network are gone at once, and nobody gets a goodbye."""
-        if self.machine.on:
+        if self.machine.running:
             network.pull_cable(self._control, self.spec.number)
             cgroups.set_frozen(self.group, False)  # a frozen process would not die
-            self.machine.end()
+            self.machine.kill()
             cgroups.remove(self.group)
 
     def start(self) -> None:
         """Power again after `kill`: it boots, and its kubelet finds what it had on disk."""
-        if not self.machine.on:
+        if not self.machine.running:
             shutil.rmtree(self.directory / "ipam", ignore_errors=True)  # no pod of the old life is left
             self.power_on()
-            self._route()
             self.join()
 
     def freeze(self) -> None:
@@ -153,7 +141,7 @@ class Node:
 
     def thaw(self) -> None:
         """Let a frozen node go on as if nothing had been."""
-        if self.machine.on:
+        if self.machine.running:
             cgroups.set_frozen(self.group, False)
 
     def partition(self, *others: Node) -> None:
@@ -209,7 +197,7 @@ class Node:
         machines = {
             spec.number: machine
             for name, spec in self._state.nodes.items()
-            if (machine := Machine(self._run, name)).on
+            if (machine := Machine(name, self._run)).running
         }
         network.route_pods(self._control, machines)
 

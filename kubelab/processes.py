@@ -1,4 +1,4 @@
-"""Processes of a cluster: start, find, stop, freeze.
+"""Processes of a cluster: start, find, end.
 
 Every process carries the cluster's run directory in its environment. That mark is how all of them are found
 again by a command that did not start them, also when the one that did was killed in the middle.
@@ -15,7 +15,6 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kubelab import cgroups
 from kubelab.errors import ClusterStateError
 from kubelab.namespaces import MACHINE, inside
 from kubelab.waiting import eventually
@@ -40,9 +39,14 @@ class Identity:
 
     @property
     def alive(self) -> bool:
-        """Whether it exists and is more than a zombie."""
+        """Whether it exists and is more than a zombie.
+
+        A zombie that still has threads is none yet: they end one by one, and the last one closes its ports.
+        """
         fields = _stat(self.pid)
-        return fields is not None and int(fields[19]) == self.started and fields[0] not in "ZX"
+        if fields is None or int(fields[19]) != self.started:
+            return False
+        return fields[0] not in "ZX" or int(fields[17]) > 1
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, unless it is gone."""
@@ -66,11 +70,6 @@ def number_inside(pid: int) -> int:
     return next(int(line.split()[-1]) for line in status.splitlines() if line.startswith("NSpid:"))
 
 
-def environment(run: Path) -> dict[str, str]:
-    """The environment of the cluster's processes: the caller's, and the mark."""
-    return {**os.environ, MARK: str(run)}
-
-
 def marked(run: Path) -> list[Identity]:
     """All living processes that carry the mark of this run directory."""
     wanted = f"{MARK}={run}".encode()
@@ -83,14 +82,6 @@ def marked(run: Path) -> list[Identity]:
             except (OSError, ClusterStateError):
                 continue  # ended meanwhile, or another user's
     return found
-
-
-def bury(child: subprocess.Popen[bytes]) -> None:
-    """Collect a child's exit status as soon as it ends.
-
-    The kernel lets a machine go only when its last zombie is gone, and those of our children are ours.
-    """
-    threading.Thread(target=child.wait, name=f"bury-{child.pid}", daemon=True).start()
 
 
 def end_all(run: Path) -> None:
@@ -108,32 +99,27 @@ def end_all(run: Path) -> None:
     eventually(none_left, f"all processes of {run} end", 60, 0.01)
 
 
-@dataclass
-class Component:
-    """One restartable program on one machine (of which `machine` is process 1; None is this machine)."""
+@dataclass(frozen=True)
+class Recorded:
+    """A process that is written down in the run directory, where any later command finds it."""
 
     name: str
-    run: Path
-    argv: list[str]
-    machine: int | None = None
-    pass_fds: tuple[int, ...] = ()
-    group: str | None = None
-    """The control group in which it lives; None: that of whoever starts it."""
+    run_directory: Path
 
     @property
     def log(self) -> Path:
         """Where its output goes; a restart appends."""
-        return self.run / "logs" / f"{self.name}.log"
+        return self.run_directory / "logs" / f"{self.name}.log"
 
     @property
-    def _state(self) -> Path:
-        return self.run / "processes" / f"{self.name}.json"
+    def _record(self) -> Path:
+        return self.run_directory / "processes" / f"{self.name}.json"
 
     @property
     def identity(self) -> Identity | None:
         """The process as last started, by whoever did."""
         try:
-            return Identity(**json.loads(self._state.read_text()))
+            return Identity(**json.loads(self._record.read_text()))
         except FileNotFoundError:
             return None
 
@@ -142,50 +128,12 @@ class Component:
         """Whether its process lives (a frozen one lives)."""
         return (identity := self.identity) is not None and identity.alive
 
-    def start(self) -> None:
-        """Start it unless it runs."""
-        if self.running:
-            return
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._state.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            process = inside(
-                self.machine,
-                MACHINE,
-                lambda: subprocess.Popen(
-                    self.argv if self.group is None else cgroups.joining(self.group, self.argv),
-                    cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment(self.run),
-                    start_new_session=True,
-                    pass_fds=self.pass_fds,
-                ),
-            )
-        bury(process)
-        self._state.write_text(json.dumps(asdict(Identity.of(process.pid))))
-
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         identity = self.identity
         if identity is not None:
             identity.signal(signal.SIGKILL)
             eventually(lambda: not identity.alive, f"{self.name} ends", 30, 0.01)
-
-    def restart(self) -> None:
-        """Kill it and start it again."""
-        self.kill()
-        self.start()
-
-    def freeze(self) -> None:
-        """Stop it without ending it: its connections stay open and nothing answers."""
-        self._needed().signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Let a frozen one go on."""
-        if (identity := self.identity) is not None:
-            identity.signal(signal.SIGCONT)
 
     def tail(self, lines: int = 20) -> str:
         """The end of its log."""
@@ -194,8 +142,35 @@ class Component:
         except FileNotFoundError:
             return "(no log)"
 
-    def _needed(self) -> Identity:
-        identity = self.identity
-        if identity is None or not identity.alive:
-            raise ClusterStateError(f"{self.name} does not run; its log ends:\n{self.tail()}")
-        return identity
+    def _launch(
+        self,
+        argv: list[str],
+        machine: int | None = None,
+        stdout: int | None = None,
+        pass_fds: tuple[int, ...] = (),
+    ) -> subprocess.Popen[bytes]:
+        """Start a marked process on a machine (of which `machine` is process 1), with its log or `stdout`."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            process = inside(
+                machine,
+                MACHINE,
+                lambda: subprocess.Popen(
+                    argv,
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=log if stdout is None else stdout,
+                    stderr=log,
+                    env={**os.environ, MARK: str(self.run_directory)},
+                    start_new_session=True,
+                    pass_fds=pass_fds,
+                ),
+            )
+        # Its exit status is collected as soon as it ends: the kernel lets a machine go only when its last
+        # zombie is gone, and those of our children are ours.
+        threading.Thread(target=process.wait, name=f"bury-{process.pid}", daemon=True).start()
+        return process
+
+    def _write_down(self, pid: int) -> None:
+        self._record.parent.mkdir(parents=True, exist_ok=True)
+        self._record.write_text(json.dumps(asdict(Identity.of(pid))))

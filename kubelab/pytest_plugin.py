@@ -13,18 +13,24 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Generator, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from kubelab import binaries, story, tiers
 from kubelab.cluster import Cluster, guard
+from kubelab.errors import CommandFailed, KubelabError
 from kubelab.state import Kind
 
 _MARKS = {"cluster": tiers.Tier.NODES, "controlplane": tiers.Tier.CONTROL_PLANE}
+_PROGRAMS = {"cluster": ("kubernetes", "coredns", "tools"), "controlplane": ("kubernetes", "kwok")}
 _live = pytest.StashKey[list[Cluster]]()
 _sizes = pytest.StashKey[dict[str, story.Sizes]]()
+_unprepared = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,20 +71,49 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.option.collectonly or not _wanted():
         return
-    names = {mark for mark in _MARKS for item in session.items if item.get_closest_marker(mark)}
-    if not names:
+    if not any(item.get_closest_marker(mark) for mark in _MARKS for item in session.items):
         return
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else nullcontext():
+        tiers.install(tiers.missing_packages())
         tier = tiers.detect().tier
-        chosen = [item for item in session.items if any(_possible(item, mark, tier) for mark in _MARKS)]
-        if chosen:
-            modules = ["kubernetes", *(["coredns", "tools"] if "cluster" in names else [])]
-            binaries.ensure(*modules, *(["kwok"] if "controlplane" in names else []))
+        chosen = {mark: [item for item in session.items if _possible(item, mark, tier)] for mark in _MARKS}
+        for mark, items in chosen.items():
+            if items:
+                _prepare(items, partial(binaries.ensure, *_PROGRAMS[mark]))
         for line in config.getini("kubelab_prepare"):
             fixture, _, command = line.partition(":")
-            if any(fixture.strip() in getattr(item, "fixturenames", ()) for item in chosen):
-                subprocess.run(shlex.split(command), cwd=config.rootpath, check=True)
+            users = [
+                item
+                for items in chosen.values()
+                for item in items
+                if fixture.strip() in getattr(item, "fixturenames", ())
+            ]
+            if users:
+                _prepare(users, partial(_run, shlex.split(command), config.rootpath))
+
+
+def _prepare(items: list[pytest.Item], act: Callable[[], None]) -> None:
+    """Do what these tests need; if it fails, they fail with its words, and no others do."""
+    try:
+        act()
+    except (KubelabError, OSError) as error:
+        for item in items:
+            item.stash[_unprepared] = str(error)
+
+
+def _run(argv: list[str], directory: Path) -> None:
+    """Run a command whose words are shown as they come."""
+    said = ""
+    with subprocess.Popen(
+        argv, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", file=sys.stderr, flush=True)
+            said = (said + line)[-5000:]
+    if process.returncode != 0:
+        raise CommandFailed(f"{shlex.join(argv)} returned {process.returncode}:\n{said.strip()}")
 
 
 def _possible(item: pytest.Item, mark: str, tier: tiers.Tier) -> bool:
@@ -97,6 +132,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if _in_ci():
                 pytest.fail(f"CI must not leave this out: {verdict.sentence()}", pytrace=False)
             pytest.skip(f"{mark}: {verdict.obstacle}")
+    if why := item.stash.get(_unprepared, ""):
+        pytest.fail(f"what this test needs could not be made ready: {why}", pytrace=False)
     item.stash[_sizes] = {cluster.name: story.log_sizes(cluster) for cluster in item.config.stash[_live]}
 
 

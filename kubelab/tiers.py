@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -55,13 +56,13 @@ class Verdict:
         """One sentence for a person."""
         if self.tier is Tier.NODES:
             return "this machine allows real nodes"
-        return f"this machine allows {NAMES[self.tier]} only: {self.obstacle}"
+        only = "" if self.tier is Tier.NONE else " only"
+        return f"this machine allows {NAMES[self.tier]}{only}: {self.obstacle}"
 
 
 @cache
 def detect() -> Verdict:
-    """Find out what is possible; as root on Debian, install packages that are missing (and say so)."""
-    install(missing_packages())
+    """Find out what is possible with what is installed."""
     if obstacle := _control_plane_obstacle():
         return Verdict(Tier.NONE, obstacle)
     if obstacle := _nodes_obstacle():
@@ -70,7 +71,8 @@ def detect() -> Verdict:
 
 
 def require(tier: Tier) -> None:
-    """Raise MissingTool unless this machine allows a tier."""
+    """Raise MissingTool unless this machine allows a tier; packages that it lacks are installed."""
+    install(missing_packages())
     verdict = detect()
     if verdict.tier < tier:
         raise MissingTool(f"{NAMES[tier]} are not possible here: {verdict.obstacle}")
@@ -88,7 +90,7 @@ def install_command(packages: list[str]) -> list[str]:
 
 
 def install(packages: list[str]) -> None:
-    """Install packages when that is possible without asking: as root, on Debian or a child of it."""
+    """Install packages (and say so) when that is possible: as root, on Debian or a child of it."""
     if not packages or os.geteuid() != 0 or commands.find("apt-get") is None:
         return
     print(f"kubelab: installing Debian packages: {' '.join(packages)}", file=sys.stderr, flush=True)
@@ -163,9 +165,10 @@ def _cgroup_obstacle() -> str:
         cgroups.create(probe)
         cgroups.remove(probe)
     except OSError as error:
-        return f"control groups cannot be made: {error}"
+        in_container = "; a container needs the machine's own: docker run --privileged --cgroupns=host"
+        return f"control groups cannot be made: {error}{in_container if error.errno == errno.EBUSY else ''}"
     names = {name for root in cgroups.hierarchies() for name in _controllers(root)}
-    lacking = {"cpu", "memory", "pids"} - names
+    lacking = set(cgroups.NEEDED) - names
     return f"cgroup controllers are missing: {', '.join(sorted(lacking))}" if lacking else ""
 
 

@@ -26,9 +26,9 @@ tiers.detect = lambda: tiers.Verdict(tiers.Tier.CONTROL_PLANE, "real nodes need 
 """
 
 
-def _pytest(directory: Path, **environment: str) -> str:
+def _pytest(directory: Path, settings: str = "", **environment: str) -> str:
     (directory / "test_it.py").write_text(TESTS)
-    (directory / "pytest.ini").write_text("[pytest]\n")
+    (directory / "pytest.ini").write_text(f"[pytest]\n{settings}\n")
     argv = [
         sys.executable,
         "-m",
@@ -60,6 +60,20 @@ def test_clusters_can_be_left_out_by_wish(tmp_path):
     assert "(cluster: K8S_TESTS=False)" in said and "(controlplane: K8S_TESTS=False)" in said
 
 
+def test_a_preparation_that_fails_fails_those_who_need_it_with_its_own_words(tmp_path):
+    fixture = "import pytest\n@pytest.fixture\ndef image(): pass\n"
+    (tmp_path / "conftest.py").write_text(f"{NO_ROOT}\n{fixture}")
+    command = "sh -c 'echo the wheel of Horovod is missing; exit 3'"
+    said = _pytest(tmp_path, f"kubelab_prepare = image: {command}")
+    assert "2 passed, 1 skipped" in said, "nobody needs it: it does not run"
+    (tmp_path / "test_with_image.py").write_text(
+        "import pytest\n@pytest.mark.controlplane\ndef test_image(image): pass\n"
+    )
+    said = _pytest(tmp_path, f"kubelab_prepare = image: {command}")
+    assert "2 passed, 1 skipped, 1 error" in said
+    assert "returned 3:\nthe wheel of Horovod is missing" in said
+
+
 def test_in_ci_a_missing_tier_is_a_failure(tmp_path):
     (tmp_path / "conftest.py").write_text(NO_ROOT)
     said = _pytest(tmp_path, CI="true")
@@ -67,6 +81,22 @@ def test_in_ci_a_missing_tier_is_a_failure(tmp_path):
     assert "CI must not leave this out" in said
 
 
+def test_without_a_compiler_and_without_programs_there_is_no_kubernetes(tmp_path):
+    (tmp_path / "openssl").symlink_to("/bin/true")
+    ask = "from kubelab import commands, tiers; commands._MORE_PLACES = ''; print(tiers.detect().sentence())"
+    said = subprocess.run(
+        [sys.executable, "-c", ask],
+        env={"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)},
+        cwd=places.PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert said.startswith("this machine allows no Kubernetes: Kubernetes' programs must be built once")
+    assert "no Go compiler" in said
+
+
 def test_a_verdict_is_a_sentence():
     assert Verdict(Tier.NODES).sentence() == "this machine allows real nodes"
-    assert "no Go compiler" in Verdict(Tier.NONE, "there is no Go compiler").sentence()
+    expected = "this machine allows a control plane with hollow nodes only: real nodes need root"
+    assert Verdict(Tier.CONTROL_PLANE, "real nodes need root").sentence() == expected

@@ -9,18 +9,12 @@ from pathlib import Path
 import pytest
 
 from kubelab import Cluster, commands, eventually, places, processes
+from tests.kubelab.command import COMMAND, cluster_command
 
 pytestmark = pytest.mark.cluster
 
-COMMAND = [sys.executable, str(places.PACKAGE.parent / "scripts" / "cluster")]
-
 # Where programs of a node like to leave something.
 PLACES = ("/run", "/var/lib", "/var/log", "/var/run/netns", "/opt", "/etc/cni", "/usr/libexec/kubernetes")
-
-
-def _run(*arguments: str) -> str:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=True)
-    return done.stdout
 
 
 @pytest.fixture
@@ -55,15 +49,15 @@ def test_ten_times_up_and_down_leaves_the_machine_as_it_was(name):
 
 
 def test_up_twice_is_fine_and_repairs_what_broke(name):
-    _run("up", "--name", name, "--nodes", "1")
+    cluster_command("up", "--name", name, "--nodes", "1")
     first = Cluster.attach(name)
     first.node("node-a").kubelet.kill()
     first.scheduler.kill()
-    assert "was up already" in _run("up", "--name", name)
+    assert "was up already" in cluster_command("up", "--name", name)
     again = Cluster.attach(name)
     assert again.state.server == first.state.server
     assert again.node("node-a").kubelet.running and again.scheduler.running
-    assert "Ready" in _run("status", "--name", name)
+    assert "Ready" in cluster_command("status", "--name", name)
 
 
 def test_two_clusters_side_by_side_do_not_touch_each_other(cluster, namespace, start_pod, name):
@@ -79,12 +73,12 @@ def test_two_clusters_side_by_side_do_not_touch_each_other(cluster, namespace, s
 def test_down_cleans_up_after_a_killed_up_wherever_it_was(name):
     before = _machine_as_it_is()
     run = places.run_directory(name)
-    for reached in ("control-plane.machine.json", "kube-apiserver.json", "containerd-node-a.json"):
+    for reached in ("control-plane.json", "kube-apiserver.json", "containerd-node-a.json"):
         command = subprocess.Popen([*COMMAND, "up", "--name", name], stdout=subprocess.DEVNULL)
         eventually((run / "processes" / reached).exists, f"up has reached {reached}", 60, 0.005)
         command.send_signal(signal.SIGKILL)
         command.wait()
-        _run("down", "--name", name)
+        cluster_command("down", "--name", name)
         assert _machine_as_it_is() == before
 
 
@@ -106,4 +100,4 @@ def test_a_cluster_ends_with_the_process_that_it_was_made_for(name):
 
 
 def test_down_without_a_cluster_is_fine(name):
-    _run("down", "--name", name)
+    cluster_command("down", "--name", name)
