@@ -89,8 +89,8 @@ def fixed_ring(launcher: Launcher) -> FixedRing:
     if (ring.rank, ring.size) != (launcher.rank, launcher.size):
         raise SetupError(
             f"{launcher.name} started {launcher.size} processes, but Horovod sees a ring of {ring.size}: "
-            "each process would train alone. This Horovod was probably built without MPI; start the job "
-            "with horovodrun, or with `elasticdl train`."
+            "each process would train alone. For mpirun Horovod must be built with the same MPI "
+            "(`HOROVOD_WITH_MPI=1 scripts/setup`); horovodrun and `elasticdl train` need no MPI."
         )
     log.info("rank %d of %d, started by %s (pid %d)", ring.rank, ring.size, launcher.name, os.getpid())
     return ring

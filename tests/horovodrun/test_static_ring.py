@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,34 +12,30 @@ import pytest
 from edl_allreduce.worker.audit import audit
 from edl_allreduce.worker.static import Launcher, find_launcher
 
-HOROVODRUN = Path(sys.executable).parent / "horovodrun"
-
-
-def horovodrun(*words: object, timeout: float = 240.0) -> subprocess.CompletedProcess[str]:
-    path = f"{HOROVODRUN.parent}:{os.environ['PATH']}"
-    return subprocess.run(
-        [str(HOROVODRUN), *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, "PATH": path},
-    )
-
 
 @pytest.mark.training
-def test_two_ranks_of_horovodrun_give_the_model_of_one_process(tmp_path, launch, weights, digits_flags):
+@pytest.mark.timeout(1200)  # Horovod with MPI may have to be built first
+@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
+def test_two_ranks_of_a_launcher_give_the_model_of_one_process(
+    tmp_path, launch, weights, digits_flags, start, launcher
+):
     flags = {**digits_flags, "audit_dir": tmp_path / "audit", "output": tmp_path / "output"}
-    done = horovodrun(
-        "-np", 2, sys.executable, "-m", "edl_allreduce.worker.main", *(f"--{k}={v}" for k, v in flags.items())
-    )
+    words = [sys.executable, "-m", "edl_allreduce.worker.main", *(f"--{k}={v}" for k, v in flags.items())]
+    done = start(launcher, 2, *words, mpi=launcher == "mpirun")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Succeeded" in done.stdout and "started by horovodrun" in done.stdout
+    assert "Succeeded" in done.stdout and f"started by {launcher}" in done.stdout
     verdict = audit(str(tmp_path / "audit"))
     assert verdict.clean and (verdict.epochs, verdict.generations) == (2, 1), verdict
     alone = launch(name="alone", distribution_strategy="Local", minibatch_size=32)
     assert alone.wait() == 0, alone.story()
-    for expected, got in zip(weights(alone.output), weights(tmp_path / "output"), strict=True):
+    trained = weights(tmp_path / "output")
+    for expected, got in zip(weights(alone.output), trained, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-5)
+    first, last = sorted((tmp_path / "output").glob("pass-*"))
+    assert (first.name, last.name) == ("pass-00000", "pass-00001")
+    assert (first / "done").exists() and (last / "done").exists()
+    kept = [np.load(path) for path in last.glob("*.npy")]
+    assert all(any(np.array_equal(weight, array) for array in kept) for weight in trained)
 
 
 def test_launchers_are_known_by_what_they_tell():
@@ -51,19 +46,14 @@ def test_launchers_are_known_by_what_they_tell():
 
 
 @pytest.mark.training
-def test_a_horovod_without_mpi_does_not_train_alone_under_mpirun(tmp_path, digits_flags):
-    """What mpirun would do to each of two processes when Horovod cannot speak MPI."""
+def test_a_horovod_without_mpi_does_not_train_alone_under_mpirun(digits_flags, start):
     if _has_mpi():
         pytest.skip("this Horovod was built with MPI")
-    done = subprocess.run(
-        [sys.executable, "-m", "edl_allreduce.worker.main", *(f"--{k}={v}" for k, v in digits_flags.items())],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
-    )
+    words = [sys.executable, "-m", "edl_allreduce.worker.main"]
+    done = start("mpirun", 2, *words, *(f"--{k}={v}" for k, v in digits_flags.items()))
     assert done.returncode != 0
     assert "each process would train alone" in done.stdout, done.stdout + done.stderr
+    assert "HOROVOD_WITH_MPI=1" in done.stdout
 
 
 def _has_mpi() -> bool:

