@@ -39,4 +39,4 @@ def main(argv: list[str]) -> int:
 
 def _line(event: EventRecord) -> str:
     when = datetime.fromtimestamp(event.wall).strftime("%H:%M:%S.%f")[:-3]
-    return f"{when}  {event.kind:<8}  {event.text}"
+    return f"{when}  {event.kind:<10}  {event.text}"

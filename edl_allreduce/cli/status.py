@@ -64,6 +64,7 @@ def watch(job: KnownJob) -> int:
     with Live(render(current(job)), console=Console(), auto_refresh=False) as live:
         for _ in while_running(job):
             live.update(render(current(job)), refresh=True)
+    _tell_end(current(job))
     return 0
 
 
@@ -72,11 +73,15 @@ def _show(job: KnownJob) -> int:
 
     status = current(job)
     Console().print(render(status))
+    _tell_end(status)
+    return 0
+
+
+def _tell_end(status: JobStatus) -> None:
     if status.reason:
         print(f"{status.phase}: {status.reason}")
     if status.path:
         print(f"The trained model is in {status.path}")
-    return 0
 
 
 def _json(job: KnownJob, stay: bool) -> int:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edl_allreduce.master.job import Job
-from edl_allreduce.rpc.messages import JobStatus
+from edl_allreduce.rpc.messages import Evaluated, JobStatus, metrics_line
 
 REFRESH_SECONDS = 0.25
 SHOWN_EVENTS = 10
@@ -75,6 +75,8 @@ def _headline(status: JobStatus) -> Text:
         f"loss {loss}   {status.steps_per_second:.1f} steps/s   {status.records_per_second:,.0f} records/s   "
         f"{status.elapsed:.0f} s"
     )
+    if status.metrics:
+        text.append(f"\n{metrics_line(Evaluated(status.metrics_step, status.metrics))}")
     if status.waiting_for:
         text.append(f"\nwaiting: {status.waiting_for}", style="yellow")
     return text
@@ -113,6 +115,6 @@ def _events(status: JobStatus) -> Text:
     first = status.events[0].wall if status.events else 0.0
     for event in status.events[-SHOWN_EVENTS:]:
         text.append(f"\n+{event.wall - first:6.1f} s  ", style="dim")
-        text.append(f"{event.kind:<8} ", style=COLOURS.get(event.kind, ""))
+        text.append(f"{event.kind:<10} ", style=COLOURS.get(event.kind, ""))
         text.append(event.text.splitlines()[0])
     return text

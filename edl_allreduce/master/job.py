@@ -283,6 +283,9 @@ class Job:
             return "the ring went on without this worker"
         if self._phase in FINAL or self._phase is Phase.FINISHING:
             return "the job is over"
+        same = (p for p in self._peers.values() if p.hello.seat.worker_id == hello.seat.worker_id)
+        if any(peer.hello.seat.uid != hello.seat.uid for peer in same):
+            return f"there is another worker {hello.seat.worker_id}; choose another --worker_id"
         return ""
 
     async def _read(self, uid: str, peer: Peer, requests: AsyncIterator[messages.FromWorker]) -> None:

@@ -1,11 +1,12 @@
-"""A master by hand: `python -m edl_allreduce.master.main --job_name=NAME --num_workers=0 …`.
+"""A master by hand: `python -m edl_allreduce.master.main --job_name=NAME …`.
 
-With --num_workers=0 it starts no workers and serves those that people start, in any number and at any time.
-With more it starts them as `elasticdl train` does: as local processes or, with an image, as pods.
+Without --num_workers it starts no workers and serves those that people start, in any number and at any time.
+With a number it starts them as `elasticdl train` does: as local processes or, with an image, as pods.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 from edl_allreduce.errors import EdlError
@@ -23,6 +24,8 @@ def main(argv: list[str] | None = None) -> int:
             from edl_allreduce.master.in_cluster import run_in_cluster  # a laptop needs no Kubernetes
 
             return run_in_cluster(spec)
+        if "num_workers" not in parsed.given:
+            spec = dataclasses.replace(spec, num_workers=0)
         if spec.num_workers == 0:
             print(
                 f"Start workers, as many as you like and in the same directory:\n"

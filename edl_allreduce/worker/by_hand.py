@@ -40,12 +40,25 @@ def complete(parsed: ParsedJob) -> JobSpec:
     if own.worker_id is None:
         raise UsageError("--worker_id is missing: give each worker of the job a number of its own.")
     status = _ask(own)
+    _must_be_free(own.worker_id, status)
     job = parse_job("worker", status.flags).spec
     spec = dataclasses.replace(job, **{name: getattr(own, name) for name in parsed.given})
     for flag in () if spec.job_command else ("model_def", "training_data"):
         if not getattr(spec, flag):
             raise UsageError(f"--{flag} is missing: neither this worker nor its master was told.")
     return spec
+
+
+def _must_be_free(worker_id: int, status: JobStatus) -> None:
+    """Two workers of one number would be one in every log and command."""
+    for worker in status.workers:
+        if worker.worker_id == worker_id:
+            free = max(other.worker_id for other in status.workers) + 1
+            who = f"pid {worker.pid}" if worker.pid else f"on {worker.host}"
+            raise UsageError(
+                f"--worker_id={worker_id}: the job {status.job_name} has a worker {worker_id} already "
+                f"({who}). Give this one a number of its own, for example --worker_id={free}."
+            )
 
 
 def _ask(own: JobSpec) -> JobStatus:

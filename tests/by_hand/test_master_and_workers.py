@@ -58,7 +58,6 @@ def test_workers_come_are_killed_refused_and_leave_as_they_like(state, launch, p
         job_dir=state / "hands",
         program=MASTER,
         port=port,
-        num_workers=0,
         min_workers=2,
         num_epochs=4,
         cool_down_seconds=1,
