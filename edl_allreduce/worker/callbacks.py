@@ -6,7 +6,6 @@ conclusion; what one of ours remembers travels in the journal to newcomers and i
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,8 +17,6 @@ from edl_allreduce.errors import ModelError
 from edl_allreduce.worker.journal import Journal
 
 __all__ = ["LearningRateScheduler", "MaxStepsStopping", "SavedModelExporter"]
-
-log = logging.getLogger(__name__)
 
 
 class LearningRateScheduler(keras.callbacks.Callback):  # type: ignore[misc]  # keras is untyped
@@ -77,13 +74,17 @@ class Callbacks:
                 )
         self._stoppers = [c for c in callbacks if isinstance(c, keras.callbacks.EarlyStopping)]
         self._plain = [c for c in callbacks if c not in self._stoppers]
-        for stopper in self._stoppers:
-            if stopper.restore_best_weights:
-                log.warning(
-                    "EarlyStopping does not bring the best weights back here; keep checkpoints "
-                    "(--checkpoint_steps) and take the one of the best evaluation"
-                )
+        restoring = [place for place, s in enumerate(self._stoppers) if s.restore_best_weights]
+        if len(restoring) > 1:
+            raise ModelError(f"{path}: only one EarlyStopping can have restore_best_weights=True")
+        self._restoring = str(restoring[0]) if restoring else ""
+        self.on_best: Callable[[], None] = lambda: None
+        """Called after an evaluation whose model is the best so far, where that one is wanted back."""
         self._model: Any = None
+
+    @property
+    def restores_best(self) -> bool:
+        return bool(self._restoring)
 
     @property
     def max_step(self) -> int:
@@ -129,6 +130,8 @@ class Callbacks:
             callback.on_test_end(dict(journal.metrics))
         for place, stopper in enumerate(self._stoppers):
             journal = _early_stopping(stopper, str(place), journal, logs)
+        if self._restoring and journal.callbacks[self._restoring].get("best_at") == journal.evaluated:
+            self.on_best()
         return journal
 
     def end(self) -> None:
@@ -146,10 +149,11 @@ def _early_stopping(stopper: Any, place: str, journal: Journal, logs: dict[str, 
     sign = _direction(stopper)
     memory = journal.callbacks.get(place, {})
     count, best, waited = memory.get("count", 0.0) + 1, memory.get("best"), memory.get("waited", 0.0)
+    best_at = memory.get("best_at", -1.0)
     if count <= stopper.start_from_epoch:
         waited = 0.0
     elif math.isfinite(value) and (best is None or sign * (value - best) > abs(stopper.min_delta)):
-        best, waited = value, 0.0
+        best, best_at, waited = value, float(journal.evaluated), 0.0
         if stopper.baseline is not None and sign * (value - stopper.baseline) <= abs(stopper.min_delta):
             waited = memory.get("waited", 0.0) + 1
     else:
@@ -160,7 +164,9 @@ def _early_stopping(stopper: Any, place: str, journal: Journal, logs: dict[str, 
             f"{stopper.monitor} has not improved in {waited:.0f} evaluations (best {best}, now {value}): "
             f"stopped early after step {journal.evaluated}"
         )
-    kept = {"count": count, "waited": waited} | ({} if best is None else {"best": best})
+    kept = {"count": count, "waited": waited}
+    if best is not None:
+        kept |= {"best": best, "best_at": best_at}
     return msgspec.structs.replace(journal, callbacks={**journal.callbacks, place: kept}, halted=halted)
 
 

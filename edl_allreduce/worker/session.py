@@ -180,7 +180,11 @@ def build_trainer(
             f"{traceback.format_exc()}"
         ) from error
     params = {"batch_size": spec.minibatch_size, "epochs": spec.num_epochs, "saved_model_path": spec.output}
-    callbacks_of(spec).attach(trainer.model, trainer.optimizer, params)
+    callbacks = callbacks_of(spec)
+    callbacks.attach(trainer.model, trainer.optimizer, params)
+    if callbacks.restores_best:
+        trainer.keep_best()
+        callbacks.on_best = trainer.keep_best
     if spec.checkpoint_dir_for_init:
         start = load_for_init(spec.checkpoint_dir_for_init, trainer)
         trainer.restore_model(start.model_arrays)
@@ -220,4 +224,5 @@ def pipeline_factory(
 
 def export(spec: JobSpec, trainer: Trainer) -> str:
     """Write the trained model to --output."""
+    trainer.take_best()
     return write_model(trainer.model, spec.output) if spec.output else ""

@@ -60,6 +60,8 @@ class Trainer:
         self._structure: Any = None
         self._batch: list[Any] = []
         """What features and labels look like, and the same in a row."""
+        self._best: list[np.ndarray[Any, Any]] = []
+        """The model at its best evaluation, where somebody wants it back."""
 
     def _made(self, make: Callable[[], Any], kind: type) -> Any:
         made = make()
@@ -201,21 +203,34 @@ class Trainer:
         return [*self.model.variables, *self.optimizer.variables]
 
     def state(self) -> list[np.ndarray[Any, Any]]:
-        """Everything that makes the next step what it is, as arrays."""
-        return [v.numpy().copy() for v in self._variables()]
+        """Everything that makes the next step and the result what they are, as arrays."""
+        return [*(v.numpy().copy() for v in self._variables()), *(array.copy() for array in self._best)]
 
     def names(self) -> tuple[list[str], list[str]]:
         """Of the model's and of the optimizer's variables, in the order of `state`."""
-        return [v.path for v in self.model.variables], [v.path for v in self.optimizer.variables]
+        model = [v.path for v in self.model.variables]
+        best = [f"best/{path}" for path in model] if self._best else []
+        return model, [*(v.path for v in self.optimizer.variables), *best]
 
     def restore(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-        for variable, array in zip(self._variables(), arrays, strict=True):
+        variables = self._variables()
+        for variable, array in zip(variables, arrays[: len(variables)], strict=True):
             variable.assign(array)
+        self._best = list(arrays[len(variables) :])
 
     def restore_model(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         """Only the model; the optimizer begins anew."""
         for variable, array in zip(self.model.variables, arrays, strict=True):
             variable.assign(array)
+
+    def keep_best(self) -> None:
+        """The model as it is now is the best so far; from now on this is part of the state."""
+        self._best = [v.numpy().copy() for v in self.model.variables]
+
+    def take_best(self) -> None:
+        """For the result: go back to the best, if it was kept."""
+        if self._best:
+            self.restore_model(self._best)
 
 
 class _Traced:

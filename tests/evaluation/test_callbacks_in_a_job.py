@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edl_allreduce.core.membership import Plan, Seat
@@ -55,7 +56,7 @@ def run(tmp_path, digits):
         spec = parse_job("train", [f"--{key}={value}" for key, value in settings.items()]).spec
         engine = assemble(spec, Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0), SoloRing())
         engine.run()
-        verdict = audit(str(tmp_path / "audit"))
+        verdict = audit(str(settings["audit_dir"]))
         assert verdict.clean, verdict
         return engine
 
@@ -72,6 +73,22 @@ def test_training_that_does_not_improve_is_stopped_early_and_stays_stopped(run, 
     assert "val_loss has not improved in 2 evaluations" in engine.journal.halted
     again = run("stalled", STALLED, checkpoint_dir=tmp_path / "ckpt")
     assert again.step == 6, "what was over stays over"
+
+
+WORSE_AFTER_FOUR = """[
+    LearningRateScheduler(lambda batch: 0.05 if batch < 4 else -0.05),
+    keras.callbacks.EarlyStopping('val_loss', patience=2, restore_best_weights=True),
+]"""
+
+
+def test_the_best_weights_are_the_result_also_when_the_best_was_before_a_restart(run, tmp_path, weights):
+    best = {"output": tmp_path / "best", "audit_dir": tmp_path / "other", "max_step": 4}
+    run("descends", "[LearningRateScheduler(lambda batch: 0.05)]", **best)
+    kept = {"output": tmp_path / "output", "checkpoint_dir": tmp_path / "ckpt"}
+    assert run("climbs", WORSE_AFTER_FOUR, **kept, max_step=6).step == 6
+    assert run("climbs", WORSE_AFTER_FOUR, **kept).step == 8, "6 and 8 were worse than 4"
+    for expected, got in zip(weights(tmp_path / "best"), weights(tmp_path / "output"), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_the_learning_rate_and_the_last_step_come_from_callbacks(run):
