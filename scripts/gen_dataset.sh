@@ -21,16 +21,21 @@ python=$root/.venv/bin/python
 [[ -x $python ]] || python=python3
 make_data() { "$python" -m edl_allreduce.cli data make "$@" --overwrite; }
 
-for dataset in digits heart census; do
-  make_data "$dataset" "$out"
-done
-make_data frappe "$out" --fraction="$fraction"
-
 mnist=("--records_per_shard=4096" "--fraction=$fraction")
 if [[ -n $source_dir ]]; then
   mnist+=("--source_dir=$source_dir")
 elif [[ ! -e ${KERAS_HOME:-$HOME/.keras}/datasets/mnist.npz ]]; then
   echo "Fetching MNIST with Keras ..."
-  TF_CPP_MIN_LOG_LEVEL=3 "$python" -c 'import keras; keras.datasets.mnist.load_data()'
+  if ! said=$(TF_CPP_MIN_LOG_LEVEL=3 "$python" -c 'import keras; keras.datasets.mnist.load_data()' 2>&1); then
+    echo "error: Keras could not fetch MNIST: ${said##*$'\n'}" >&2
+    echo "Copy its four original files (train-images-idx3-ubyte.gz and so on) or Keras' mnist.npz to this machine" >&2
+    echo "and name their directory: $0 $out DIRECTORY" >&2
+    exit 1
+  fi
 fi
+
 make_data mnist "$out" "${mnist[@]}"
+for dataset in digits heart census; do
+  make_data "$dataset" "$out"
+done
+make_data frappe "$out" --fraction="$fraction"

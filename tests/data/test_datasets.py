@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import struct
+import subprocess
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edl_allreduce.data import open_source
 from edl_allreduce.data.datasets import DATASETS, read_idx
 from edl_allreduce.errors import DataError
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gen_dataset.sh"
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -54,6 +60,31 @@ def test_copies_of_keras_are_found(mnist_files, tmp_path, monkeypatch):
     for file in directory.glob("*ubyte*"):
         (place / "fashion-mnist" / file.name).write_bytes(file.read_bytes())
     np.testing.assert_array_equal(DATASETS["fashion_mnist"].load(None).test["image"], tx)
+
+
+def gen_dataset(*words: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(SCRIPT), *map(str, words)], env={**os.environ, **environ}, capture_output=True, text=True
+    )
+
+
+def test_the_script_makes_every_set_of_the_examples_from_original_files(mnist_files, tmp_path):
+    done = gen_dataset(tmp_path / "data", mnist_files[0], FRACTION="0.5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [
+        "census", "digits", "frappe", "heart", "mnist"
+    ]  # fmt: skip
+    assert len(open_source(str(tmp_path / "data" / "mnist" / "train"))) == 10
+    assert len(open_source(str(tmp_path / "data" / "mnist" / "test"))) == 4
+
+
+@pytest.mark.training
+def test_without_network_the_script_says_what_to_copy(tmp_path):
+    nobody = "http://127.0.0.1:9"
+    done = gen_dataset(tmp_path / "data", KERAS_HOME=str(tmp_path), http_proxy=nobody, https_proxy=nobody)
+    assert done.returncode == 1
+    assert "could not fetch MNIST: " in done.stderr and "train-images-idx3-ubyte.gz" in done.stderr
+    assert f"{SCRIPT} {tmp_path / 'data'} DIRECTORY" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
