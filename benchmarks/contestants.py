@@ -100,12 +100,17 @@ def stop(job: RunningJob) -> None:
     finish(job, codes=(0, 130))
 
 
+def our_steps(job: RunningJob, worker: int) -> list[tuple[float, int]]:
+    """When which step ended, from the lines that --log_loss_steps writes."""
+    lines = _LOSS.findall(job.log(worker))
+    return [(datetime.fromisoformat(w.replace(",", ".")).timestamp(), int(s)) for w, s in lines]
+
+
 def our_pace(job: RunningJob, worker: int, warm_up: int) -> float:
-    """Steps per second after the first ones, from the lines that --log_loss_steps writes."""
-    lines = [(datetime.fromisoformat(w.replace(",", ".")), int(s)) for w, s in _LOSS.findall(job.log(worker))]
-    counted = [(when, step) for when, step in lines if step >= warm_up]
+    """Steps per second after the first ones."""
+    counted = [(when, step) for when, step in our_steps(job, worker) if step >= warm_up]
     (first, low), (last, high) = counted[0], counted[-2]  # the very last line tells of the end
-    return (high - low) / (last - first).total_seconds()
+    return (high - low) / (last - first)
 
 
 def reforms(job: RunningJob) -> list[Reform]:

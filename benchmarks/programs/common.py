@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -34,6 +35,16 @@ def set_threads(threads: int) -> None:
 
 def model_file(name: str) -> ModuleType:
     return importlib.import_module(f"benchmarks.zoo.{name}")
+
+
+def compiled(flags: argparse.Namespace) -> Any:
+    """The model for Keras' own loop."""
+    set_threads(flags.threads)
+    zoo = model_file(flags.model)
+    model = zoo.custom_model()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=zoo.optimizer(), loss=loss)
+    return model
 
 
 def dataset(zoo: ModuleType, data: Path, batch: int, seed: int) -> Any:

@@ -17,6 +17,7 @@ SMALL = {
     "worlds": ["--rounds=1", "--sizes=2"],
     "allreduce": ["--rounds=1", "--sizes=4,65536"],
     "data": ["--rounds=1", "--records=300", "--pixels=4"],
+    "checkpoint": ["--rounds=1", "--model=mlp", "--steps=12", "--every=4"],
     "startup": ["--rounds=1"],
 }
 

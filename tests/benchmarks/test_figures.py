@@ -7,6 +7,7 @@ import math
 import pytest
 
 from benchmarks.__main__ import BEGIN, END, write
+from benchmarks.checkpoint import stall_and_loss
 from benchmarks.contestants import Hosts
 from benchmarks.frame import Figure, Report
 from benchmarks.marks import Mark, Marker, read_marks, steps_per_second
@@ -66,6 +67,14 @@ def test_a_pause_lies_between_the_last_step_of_one_ring_and_the_first_of_the_nex
     marks = [Mark(1.0, 1, 3), Mark(2.0, 2, 3), Mark(5.5, 2, 2), Mark(6.0, 3, 2)]
     assert pause_between(marks, 3, 2) == 3.5
     assert pause_between(marks[:2], 3, 2) is None
+
+
+def test_a_stall_is_what_the_step_after_a_checkpoint_took_longer():
+    """Steps of 1 s, a checkpoint after each fourth: 5 s more for the next step, 1 s for the one after it."""
+    ends = [0.0]
+    for step in range(1, 12):
+        ends.append(ends[-1] + 1.0 + {0: 5.0, 1: 1.0}.get(step % 4 if step >= 4 else 2, 0.0))
+    assert stall_and_loss(ends, every=4) == (5.0, 6.0)
 
 
 def test_the_discovery_script_names_the_hosts_of_the_moment(tmp_path):
