@@ -31,6 +31,7 @@ from edl_allreduce.data.cache import CACHE_BYTES, Cache
 from edl_allreduce.data.files import AtomicFile, DataFile, pread, read_spans
 from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
 from edl_allreduce.data.sharded import ShardedBytes
+from edl_allreduce.data.tfrecord import masked_crc
 from edl_allreduce.errors import DataError
 
 MAGIC = 0x01020304
@@ -168,7 +169,7 @@ class RecordIOSource(ShardedBytes):
             try:
                 if places.snappy:
                     skip = places.skip[row]
-                    record = _unsnap(_STREAM_ID + data)[skip : skip + length]
+                    record = _unframe(data)[skip : skip + length]
                     sound = len(record) == length
                 else:
                     record = data
@@ -219,6 +220,26 @@ def _unsnap(framed: bytes) -> bytes:
         return bytes(cramjam.snappy.decompress(framed))
     except cramjam.DecompressionError as error:
         raise _Damaged(f"its snappy frames cannot be unpacked ({error})") from error
+
+
+def _unframe(frames: bytes) -> bytes:
+    """What a few frames hold. Setting up the library's reader of streams costs more than a small record."""
+    parts = []
+    at = 0
+    while at < len(frames):
+        end = at + 4 + int.from_bytes(frames[at + 1 : at + 4], "little")
+        if frames[at] in (_FRAME_COMPRESSED, _FRAME_PLAIN):
+            part = frames[at + 8 : end]
+            if frames[at] == _FRAME_COMPRESSED:
+                try:
+                    part = bytes(cramjam.snappy.decompress_raw(part))
+                except cramjam.DecompressionError as error:
+                    raise _Damaged(f"its snappy frames cannot be unpacked ({error})") from error
+            if masked_crc(part) != int.from_bytes(frames[at + 4 : at + 8], "little"):
+                raise _Damaged("the checksum of its snappy frame does not match")
+            parts.append(part)
+        at = end
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _spans(body: bytes, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
