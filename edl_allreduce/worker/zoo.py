@@ -139,12 +139,19 @@ def _three_arguments(feed: Callable[..., Any]) -> Callable[..., Any]:
     return lambda dataset, mode, metadata: feed(dataset, mode)
 
 
+def _namesake(zoo: Path, path: Path) -> str:
+    """Where a file of this name is instead: tutorials of ElasticDL have other directories."""
+    for found in sorted(zoo.glob(f"*/{path.name}")):
+        return f", here {'.'.join(found.relative_to(zoo).with_suffix('').parts)}.function"
+    return ""
+
+
 def _import(zoo: Path, path: Path, flag: str) -> ModuleType:
     if not path.is_file():
         there = ", ".join(sorted(p.name for p in path.parent.glob("*.py"))) or "no Python file"
         raise ModelError(
             f"{flag} names {path}, which does not exist; {path.parent} holds {there}. "
-            "Write it as directory.file.function below --model_zoo."
+            f"Write it as directory.file.function below --model_zoo{_namesake(zoo, path)}."
         )
     name = ".".join(path.relative_to(zoo).with_suffix("").parts)
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path):

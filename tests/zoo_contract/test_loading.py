@@ -130,6 +130,7 @@ def callbacks(): return [LearningRateScheduler(lambda batch: 0.1)]
         ("import nowhere_at_all", {}, r"cannot be imported: ModuleNotFoundError"),
         ("from elasticdl.python.ps import x", {}, r"elasticdl\.python\.ps belongs to ElasticDL's package"),
         (GOOD, {"model_def": "nothing.custom_model"}, r"nothing\.py, which does not exist; .* holds m\d+\.py"),
+        (GOOD, {"model_def": "away.net.custom_model", "more": {"kept/net.py": GOOD}}, r"below --model_zoo, here kept\.net\.function"),
         (GOOD, {"loss": "elsewhere.loss"}, r"--loss names .*elsewhere\.py, which does not exist"),
     ],
 )  # fmt: skip
