@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -136,18 +137,37 @@ def _cifar_reader(directory: Path) -> Callable[[str], bytes]:
     for archive in (directory / "cifar-10-binary.tar.gz", directory / "cifar-10-binary.tar"):
         if archive.exists():
             return lambda name: _from_tar(archive, name)
-    pickled = [p for p in (directory, directory / "cifar-10-batches-py") if (p / "test_batch").exists()]
-    why = (
-        f"{pickled[0]} is the Python version, which is made of pickles; those can run code and are not "
-        "loaded. "
-        if pickled
-        else ""
-    )
+    inner = "cifar-10-batches-py"
+    for place in (directory, directory / inner, directory / f"{inner}-target" / inner):  # the last is Keras'
+        if (place / "test_batch").exists():
+            return lambda name: _from_pickle(place / name.removesuffix(".bin"))
     raise DataError(
-        f"{directory}: no CIFAR-10 there in its binary version (cifar-10-binary.tar.gz, or data_batch_1.bin "
-        f"to test_batch.bin). {why}Get the binary version from the data set's home page and name its "
-        "directory with --source_dir"
+        f"{directory}: no CIFAR-10 there (cifar-10-binary.tar.gz, data_batch_1.bin to test_batch.bin, or the "
+        "unpacked Python version); name the directory of the original files with --source_dir, or fetch "
+        'Keras\' copy with: python -c "import keras; keras.datasets.cifar10.load_data()"'
     )
+
+
+class _OnlyArrays(pickle.Unpickler):
+    """The Python version of CIFAR-10 is made of pickles. Those can name any function; here only arrays."""
+
+    ALLOWED = ("_reconstruct", "ndarray", "dtype")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") and name in self.ALLOWED:
+            return super().find_class(module.replace(".core.", "._core."), name)
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no file of images needs")
+
+
+def _from_pickle(path: Path) -> bytes:
+    """As the binary version has it: per record the label, then its bytes."""
+    try:
+        with path.open("rb") as stream:
+            batch = _OnlyArrays(stream, encoding="bytes").load()
+        labels = np.array(batch[b"labels"], np.uint8).reshape(-1, 1)
+        return np.hstack([labels, np.asarray(batch[b"data"], np.uint8)]).tobytes()
+    except (pickle.UnpicklingError, OSError, EOFError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); copy or download it again") from error
 
 
 def _from_tar(archive: Path, name: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import pickle
 import struct
 import subprocess
 import tarfile
@@ -133,11 +134,34 @@ def test_cifar_is_read_from_its_binary_version(tmp_path, how):
     assert splits.train["image"][0, 1, 2].tolist() == [rows[0, 0, 1 + 34 + 1024 * c] for c in range(3)]
 
 
-def test_pickles_of_cifar_are_not_loaded(tmp_path):
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(b"\x80\x04.")
-    with pytest.raises(DataError, match=r"made of pickles; those can run code.*binary version"):
+def test_keras_copy_of_cifar_is_read_although_it_is_made_of_pickles(tmp_path, monkeypatch):
+    files, _ = cifar_files()
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    place = tmp_path / "datasets" / "cifar-10-batches-py-target" / "cifar-10-batches-py"
+    place.mkdir(parents=True)
+    with pytest.raises(DataError, match=r"no CIFAR-10 there.*keras\.datasets\.cifar10\.load_data"):
+        DATASETS["cifar10"].load(None)
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+        rows = np.frombuffer(data, np.uint8).reshape(-1, 3073)
+        batch = {b"labels": rows[:, 0].tolist(), b"data": rows[:, 1:]}
+        (place / name.removesuffix(".bin")).write_bytes(pickle.dumps(batch))
+    expected, got = DATASETS["cifar10"].load(tmp_path), DATASETS["cifar10"].load(None)
+    for part in ("train", "test"):
+        for column, values in getattr(expected, part).items():
+            np.testing.assert_array_equal(getattr(got, part)[column], values)
+
+
+def test_a_pickle_that_names_anything_but_arrays_is_refused_before_it_runs(tmp_path):
+    class Touches:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "was here",)
+
+    (tmp_path / "test_batch").touch()
+    (tmp_path / "data_batch_1").write_bytes(pickle.dumps(Touches()))
+    with pytest.raises(DataError, match=r"data_batch_1: cannot be read \(it asks for pathlib\.Path\.touch"):
         DATASETS["cifar10"].load(tmp_path)
+    assert not (tmp_path / "was here").exists()
 
 
 def test_a_cut_cifar_file_is_noticed(tmp_path):
