@@ -1,9 +1,10 @@
-"""NumPy arrays as columns: a directory of .npy files, or .npz files with the same names inside."""
+"""NumPy arrays as columns: .npy files of one or more directories, or .npz files with equal names inside."""
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,9 +32,12 @@ class NumpySource:
                 "such as '*.npz'"
             )
         if archives:
-            self._columns, self._first = _load_archives(archives, columns)
-        else:
-            self._columns, self._first = _map_arrays(files, columns)
+            self._shards = [[file] for file in files]
+            parts = [_load_archive(file.path, columns) for file in files]
+        else:  # arrays of the same name in several directories follow one another
+            self._shards = [list(group) for _, group in groupby(files, key=lambda file: file.path.parent)]
+            parts = [_map_arrays(shard, columns) for shard in self._shards]
+        self._columns, self._first = _joined(parts)
         self._files = tuple(files)
         dtypes = {name: array.dtype.name for name, array in self._columns.items()}
         self._metadata = Metadata(Kind.NUMPY, tuple(dtypes), MappingProxyType(dtypes))
@@ -60,10 +64,9 @@ class NumpySource:
 
     def describe(self, index: int) -> str:
         (checked,) = as_indices([index], len(self)).tolist()
-        if len(self._first) == 2 and len(self._files) > 1:
-            return f"row {checked} of {', '.join(file.name for file in self._files)}"
         shard = int(np.searchsorted(self._first, checked, side="right")) - 1
-        return f"file {self._files[shard].name}, record {checked - self._first[shard]}"
+        names, row = [file.name for file in self._shards[shard]], checked - self._first[shard]
+        return f"file {names[0]}, record {row}" if len(names) == 1 else f"row {row} of {', '.join(names)}"
 
     def close(self) -> None:
         self._columns = {}
@@ -74,7 +77,8 @@ def _is_archive(path: Path) -> bool:
         return stream.read(len(_ARCHIVE)) == _ARCHIVE
 
 
-def _map_arrays(files: Sequence[DataFile], names: Sequence[str]) -> tuple[Columns, list[int]]:
+def _map_arrays(files: Sequence[DataFile], names: Sequence[str]) -> tuple[str, Columns]:
+    """The arrays of one directory."""
     columns: Columns = {}
     for file in files:
         try:
@@ -84,30 +88,31 @@ def _map_arrays(files: Sequence[DataFile], names: Sequence[str]) -> tuple[Column
             raise _unreadable(file.path, error) from error
         columns[file.path.stem] = array
     where = str(files[0].path.parent)
-    columns = select(columns, names, where=where)
-    return columns, [0, _common_length(columns, where)]
+    return where, select(columns, names, where=where)
 
 
-def _load_archives(files: Sequence[DataFile], names: Sequence[str]) -> tuple[Columns, list[int]]:
-    parts: list[Columns] = []
-    first = [0]
-    for file in files:
-        try:
-            with np.load(file.path, allow_pickle=False) as archive:
-                chosen = select({name: name for name in archive.files}, names, where=str(file.path))
-                part = {name: archive[name] for name in chosen}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise _unreadable(file.path, error) from error
-        if parts and _shape_of(part) != _shape_of(parts[0]):
+def _load_archive(path: Path, names: Sequence[str]) -> tuple[str, Columns]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            chosen = select({name: name for name in archive.files}, names, where=str(path))
+            return str(path), {name: archive[name] for name in chosen}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise _unreadable(path, error) from error
+
+
+def _joined(parts: Sequence[tuple[str, Columns]]) -> tuple[Columns, list[int]]:
+    """One after the other, and at which row each begins."""
+    (origin, head), first = parts[0], [0]
+    for where, part in parts:
+        if _shape_of(part) != _shape_of(head):
             raise DataError(
-                f"{file.path}: its arrays {_shape_of(part)} differ from those of {files[0].path} "
-                f"{_shape_of(parts[0])}; all archives of a data set need the same names, types and shapes"
+                f"{where}: its arrays {_shape_of(part)} differ from those of {origin} {_shape_of(head)}; "
+                "all parts of a data set need the same names, types and shapes"
             )
-        first.append(first[-1] + _common_length(part, str(file.path)))
-        parts.append(part)
+        first.append(first[-1] + _common_length(part, where))
     if len(parts) == 1:
-        return parts[0], first
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, first
+        return head, first
+    return {name: np.concatenate([part[name] for _, part in parts]) for name in head}, first
 
 
 def _shape_of(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:

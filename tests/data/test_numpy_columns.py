@@ -39,6 +39,19 @@ def test_any_rows_in_any_order_come_back_as_written(tmp_path_factory, lengths, d
     assert type(columns["x"]) is np.ndarray
 
 
+def test_parts_in_several_directories_are_one_data_set(tmp_path):
+    for part in range(3):
+        (tmp_path / str(part)).mkdir()
+        np.save(tmp_path / str(part) / "x.npy", np.full((2, 4), part))
+        np.save(tmp_path / str(part) / "y.npy", np.array([part, part]))
+    source = open_source(str(tmp_path / "*" / "*"))
+    assert source.read(range(6))["y"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert source.describe(3) == "row 1 of 1/x.npy, 1/y.npy"
+    np.save(tmp_path / "2" / "y.npy", np.zeros((2, 2)))
+    with pytest.raises(DataError, match="differ from those of"):
+        open_source(str(tmp_path / "*" / "*"))
+
+
 def test_npy_files_are_mapped_and_not_loaded(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((10, 4)))
     source = open_source(str(tmp_path))
