@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import threading
 import zlib
 from collections.abc import Callable, Sequence
@@ -117,15 +118,9 @@ class HoldsState(Protocol):
 def write(directory: Path, snapshot: Snapshot, course: Course) -> Path:
     """Write one checkpoint; returns its directory."""
     final = directory / f"version-{snapshot.step}"
-    if final.exists():
-        try:
-            read(final)
-        except CheckpointError as error:
-            log.warning("%s; it is replaced", error)
-            _discard(final)
-        else:
-            return final  # the same step of the same job, written before a rank was lost
-    part = directory / f".{final.name}.{os.getpid()}.part"
+    if _is_whole(final):
+        return final  # the same step of the same job, written before a rank was lost
+    part = directory / f".{final.name}.{_writer()}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     checksum = _write_arrays(part / STATE, snapshot.arrays)
@@ -145,9 +140,32 @@ def write(directory: Path, snapshot: Snapshot, course: Course) -> Path:
     _write_file(part / CONTENTS, text)
     _write_file(part / DONE, str(zlib.crc32(text)).encode())
     _sync(part)
-    part.rename(final)
+    try:
+        part.rename(final)
+    except OSError:
+        if not _is_whole(final):
+            raise
+        shutil.rmtree(part, ignore_errors=True)  # somebody else was quicker
     _sync(directory)
     return final
+
+
+def _writer() -> str:
+    """Who writes: in containers on different machines all processes have the number 1."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether this checkpoint is there; a torn one is cleared away."""
+    if not path.exists():
+        return False
+    try:
+        read(path)
+    except CheckpointError as error:
+        log.warning("%s; it is replaced", error)
+        _discard(path)
+        return False
+    return True
 
 
 def read(path: Path) -> Loaded:
@@ -217,7 +235,7 @@ def prune(directory: Path, keep: int) -> None:
 
 def _discard(path: Path) -> None:
     """First out of sight, then off the disk: a half-deleted checkpoint must not look like a torn one."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.old")
+    hidden = path.with_name(f".{path.name}.{_writer()}.old")
     try:
         path.rename(hidden)
     except OSError as error:

@@ -113,6 +113,8 @@ class Control:
         self._doomed = 0
         self._stop = False
         self._draining = False
+        self._lost_at: float | None = None
+        """Since when nobody answers; None while somebody does."""
         self._last: messages.Export | messages.Release | messages.Evicted | MasterGone | None = None
 
     def start(self) -> None:
@@ -169,8 +171,9 @@ class Control:
             self.send(messages.Out(plan.generation, step, reason))
 
     def switching(self, step: int) -> None:
-        """At a voted boundary nothing needs to be said: the next plan is on its way or here."""
-        self._outside(step)
+        """The ring ended at a voted boundary: the next plan is on its way or here, unless a worker without
+        a master voted. A master that planned already ignores this by its number."""
+        self.left(step, "")
 
     def wait_for_company(self, generation: int) -> Place | None:
         """Until a member of the old ring connects, after a long step maybe; where it is, if it says so."""
@@ -190,14 +193,22 @@ class Control:
             self.send(messages.Done(self._plan.generation, step, stopped))
 
     def vote(self, generation: int) -> tuple[bool, bool]:
-        """Whether this worker knows a newer plan, and whether it was told to stop."""
+        """Whether this ring should end here (a newer plan is known, or the master is gone for good), and
+        whether this worker was told to stop."""
         newest = self._newest
-        return newest is not None and newest.plan.generation > generation, self._stop
+        newer = newest is not None and newest.plan.generation > generation
+        return newer or isinstance(self._last, MasterGone), self._stop
 
     @property
     def draining(self) -> bool:
         """Whether this worker was asked to leave."""
         return self._draining
+
+    @property
+    def deserted(self) -> bool:
+        """Whether no master can let this worker go, although it was asked to leave."""
+        silent = self._deadlines.silent
+        return self._draining and self._lost_at is not None and clock.now() - self._lost_at > silent
 
     def doomed(self, generation: int) -> bool:
         """Whether the ring of this generation is to be left at once."""
@@ -226,6 +237,8 @@ class Control:
             if seated or self._draining:
                 return newest if seated else Leave()
             return None  # a newcomer whose turn has not come
+        if self.deserted:
+            return MasterGone(self._deadlines.silent)
         return Leave() if self._draining and generation == 0 else None
 
     def _outside(self, step: int) -> Plan | None:
@@ -268,7 +281,6 @@ class Control:
             self._hung_up.set()
 
     def _attend(self) -> None:
-        lost_at: float | None = None
         pause = threading.Event()
         while True:  # at least once: who is told to leave at once says so, too
             stream = WorkerStream(self._address, self._token, self._hello(), self._certificate)
@@ -281,7 +293,7 @@ class Control:
                 stream.close()
             try:
                 for message in stream:
-                    lost_at = None
+                    self._lost_at = None
                     self._hear(message)
             except MasterUnreachable as error:
                 self._tell(messages.Evicted(str(error)))
@@ -289,13 +301,14 @@ class Control:
             self._stream = None
             if self._closed or self._last is not None:
                 return
-            if lost_at is None:
-                lost_at = clock.now()
+            if self._lost_at is None:
+                self._lost_at = clock.now()
                 log.warning("the master at %s is gone; training goes on, trying to reach it", self._address)
-            if clock.now() - lost_at > self._grace:
-                self._stop = True  # whoever trains stops at a boundary, together with the others
+            if clock.now() - self._lost_at > self._grace:
                 self._tell(MasterGone(self._grace))
                 return
+            with self._changed:  # who waits outside a ring may be deserted by now
+                self._changed.notify_all()
             pause.wait(RETRY_SECONDS)
 
     def _hello(self) -> messages.Hello:

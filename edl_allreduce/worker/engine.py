@@ -79,6 +79,9 @@ class Orders(Protocol):
     @property
     def draining(self) -> bool: ...
 
+    @property
+    def deserted(self) -> bool: ...
+
     def next_order(self, generation: int) -> Order: ...
 
     def wait_for_company(self, generation: int) -> Place | None: ...
@@ -168,6 +171,8 @@ class Engine:
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=21))
     _bad_records: int = 0
     _everybody_leaves: bool = False
+    _broken: bool = False
+    """The last ring did not end in order, so nobody knows what became of its other members."""
 
     def run(self) -> Ending:
         """Until the master releases this worker, or it has to go; nothing half-written is left."""
@@ -198,7 +203,7 @@ class Engine:
     def _abandoned(self) -> Ending:
         """Nobody will ask for the result any more: what is finished is written all the same."""
         if not self._finished():
-            if self.has_state and self.ring.rank == 0:
+            if self.has_state and (self.ring.rank == 0 or self._broken):
                 self._keep()
             return Ending.ABANDONED
         if self.ring.rank == 0:
@@ -230,6 +235,7 @@ class Engine:
             log.warning(
                 "the ring of generation %d broke after %d steps: %s", plan.generation, self.step, error
             )
+            self._broken = True
             self.ring.leave()
             self.control.left(self.step, str(error))
         finally:
@@ -251,6 +257,7 @@ class Engine:
         if not self.control.entering(plan, place):
             raise RingBroken("a newer plan is on its way")
         self.ring.join(plan, self.control.seat.uid)
+        self._broken = False
         if self._pause is not None:
             self._pause.joined = clock.now()
         self._agree(plan)
@@ -349,6 +356,7 @@ class Engine:
         sums, weight, loss = self.trainer.compute(data.parts, self.step, self.position + rank)
         self.diary.write(Fed(plan.generation, self.step, data.span.epoch, data.records, data.bad))
         switch, stop = self.control.vote(plan.generation)
+        switch = switch or (self._everybody_leaves and self.control.deserted)
         stop = stop or self.callbacks.wants_stop
         progress.activity = Activity.REDUCING
         faults.reach("reduce", **at)
@@ -438,9 +446,9 @@ class Engine:
 
     def _keep_if_due(self, *, everybody_leaves: bool) -> None:
         """One rank copies the state; it is written while training goes on."""
+        leaving, self._everybody_leaves = everybody_leaves and not self._everybody_leaves, everybody_leaves
         if self.checkpoints is None:
             return
-        leaving, self._everybody_leaves = everybody_leaves and not self._everybody_leaves, everybody_leaves
         if self.ring.rank == 0 and (self.checkpoints.due(self.step) or leaving):
             self.checkpoints.save(self.step, self.position, self.journal)
 

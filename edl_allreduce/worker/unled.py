@@ -20,6 +20,7 @@ class Unled:
     """Gives the one plan there is. `drain` may come from any thread; the rest is the training thread's."""
 
     draining = False  # who is asked to leave stops the job here
+    deserted = False
 
     def __init__(self, plan: Plan, rank: int) -> None:
         self.seat: Seat = plan.members[rank]

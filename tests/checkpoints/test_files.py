@@ -106,6 +106,24 @@ def test_a_damaged_checkpoint_is_written_again(tmp_path):
     assert names(tmp_path) == ["version-10"]
 
 
+def test_two_workers_may_write_the_same_step(tmp_path, monkeypatch):
+    write_arrays = checkpoint._write_arrays
+
+    def overtaken(path, arrays):
+        monkeypatch.setattr(checkpoint, "_write_arrays", write_arrays)
+        monkeypatch.setattr(checkpoint, "_writer", lambda: "quicker")
+        saved(tmp_path, 10)
+        return write_arrays(path, arrays)
+
+    monkeypatch.setattr(checkpoint, "_write_arrays", overtaken)
+    told: list[tuple[str, str]] = []
+    keeper = open_in(tmp_path, tell=lambda kind, text: told.append((kind, text)))
+    keeper.save(10, 480, Journal())
+    keeper.flush()
+    assert told == [("checkpoint", f"step 10 is in {tmp_path / 'version-10'}")]
+    assert [path.name for path in tmp_path.iterdir()] == ["version-10"]
+
+
 def test_a_writer_that_died_leaves_nothing_that_counts(tmp_path):
     saved(tmp_path, 10)
     dead = tmp_path / ".version-20.4711.part"

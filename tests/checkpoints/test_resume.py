@@ -31,14 +31,14 @@ def test_master_and_all_workers_killed(start_job, same_result, tmp_path):
 
 
 def test_all_workers_killed_at_once(start_job, same_result):
-    job = start_job(
-        Fault("reduce", "kill", {"rank": 0, "step": 20}),
-        Fault("reduce", "kill", {"rank": 1, "step": 20}),
-        checkpoint_steps=8,
-    )
+    job = start_job(Fault("compute", "hold", {"step": 20}, repeat=True), checkpoint_steps=8)
+    job.wait_for("checkpoint", "step 16 is in", timeout=250)
+    job.wait_fired(2, timeout=250)
+    for worker in range(2):
+        job.signal(worker, signal.SIGKILL)
     assert "after 16 steps" in job.wait_for("resume", timeout=250).text
+    job.release()
     same_result(job)
-    assert len(job.fired()) == 2
 
 
 def test_a_stopped_job_goes_on_with_another_number_of_workers(start_job, same_result, tmp_path):
@@ -64,3 +64,23 @@ def test_the_last_worker_writes_a_checkpoint_when_it_is_told_to_leave(start_job,
     job.wait_for("checkpoint", "is in", timeout=250)
     same_result(job)
     assert len(job.fired()) == 1
+
+
+def test_the_last_one_left_writes_a_checkpoint_when_no_master_can_let_it_go(start_job, same_result):
+    """Master and the other worker are killed, and this one is told to leave: as when a node is lost."""
+    hold = Fault("compute", "hold", {"step": 17}, repeat=True)
+    job = start_job(hold, failure_detection_seconds=5, master_grace_seconds=600)
+    job.wait_fired(2, timeout=250)
+    pids = [job.pid(worker) for worker in range(2)]
+    job.process.kill()
+    job.process.wait()
+    job.signal(0, signal.SIGKILL)
+    job.signal(1, signal.SIGTERM)
+    job.release()
+    job.until_gone(pids)
+    assert "ends: the master is gone" in job.log(1)
+
+    again = start_job()
+    assert "after 17 steps" in again.wait_for("resume", timeout=250).text
+    same_result(again)
+    assert again.audit().set_back == 0, "nothing is lost"
