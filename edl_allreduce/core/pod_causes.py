@@ -47,6 +47,9 @@ POD_REASONS = {
 }
 """Reasons of the pod as a whole, given by the kubelet."""
 
+FORGOTTEN = ("Unknown", "ContainerStatusUnknown")
+"""Reasons of a container of which its node, after a power loss, knows only that it was there."""
+
 BROKEN_WAITS = frozenset(
     {
         "CreateContainerConfigError",
@@ -60,6 +63,9 @@ BROKEN_WAITS = frozenset(
     }
 )
 """Reasons for which a container waits that seldom go away by themselves."""
+
+
+PATIENCE = "It starts when there is room; if no node is that large, ask for less (--worker_resource_request)."
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,8 @@ def _container_end(ending: Mapping[str, Any]) -> Over:
         )
     if reason in ("ContainerCannotRun", "StartError"):
         return Over(Cause.INVALID, _sentence(f"could not be started: {reason}", message))
+    if reason in FORGOTTEN:
+        return Over(Cause.DISRUPTED, "is lost: its node was restarted")
     if code == 0:
         return Over(Cause.FINISHED, "exited with 0")
     if code == EXIT_INVALID:
@@ -173,7 +181,8 @@ def _coming(status: Mapping[str, Any]) -> Coming:
             return Coming(_sentence(reason, waiting.get("message")), broken=reason in BROKEN_WAITS)
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return Coming(_sentence(condition.get("reason", "not scheduled"), condition.get("message")))
+            words = _sentence(condition.get("reason", "not scheduled"), condition.get("message"))
+            return Coming(f"{words} {PATIENCE}" if condition.get("reason") == "Unschedulable" else words)
     return Coming("")
 
 

@@ -488,9 +488,8 @@ class Job:
     async def _let_go(self) -> None:
         """Give released workers time to exit by themselves."""
         deadline = clock.now() + self.options.deadlines.failure_detection
-        for worker_id, slot in self._slots.items():
-            if not slot.uid:
-                await self._cluster.terminate(worker_id)
+        for worker_id in [i for i, slot in self._slots.items() if not slot.uid]:
+            await self._cluster.terminate(worker_id)
         while (self._peers or self._slots) and clock.now() < deadline:
             await asyncio.sleep(TICK_SECONDS / 5)
 

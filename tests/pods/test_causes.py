@@ -44,6 +44,7 @@ ENDS = {
     "the master turned it out": (pod("Failed", state=exited(4)), Cause.SILENT),
     "somebody killed the process": (pod("Failed", state=exited(137)), Cause.DISRUPTED),
     "somebody ended the process": (pod("Failed", state=exited(143)), Cause.DISRUPTED),
+    "the node was switched off and on": (pod("Failed", state=exited(255, "Unknown")), Cause.DISRUPTED),
     "memory limit": (pod("Failed", state=exited(137, "OOMKilled")), Cause.OUT_OF_MEMORY),
     "preempted and drained in order": (
         pod("Succeeded", state=exited(0, "Completed"), conditions=[PREEMPTED], deletion=DELETED_AT),
@@ -134,7 +135,9 @@ def test_a_pod_without_status_is_on_its_way():
 def test_a_pod_without_room_says_so_and_is_not_broken():
     words = "0/2 nodes are available: 2 Insufficient cpu."
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
-    assert pod_causes.read(pod("Pending", conditions=[unschedulable])) == Coming(f"Unschedulable: {words}")
+    reading = pod_causes.read(pod("Pending", conditions=[unschedulable]))
+    assert isinstance(reading, Coming) and not reading.broken
+    assert reading.text.startswith(f"Unschedulable: {words}") and "--worker_resource_request" in reading.text
 
 
 @pytest.mark.parametrize(

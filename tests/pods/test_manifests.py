@@ -244,7 +244,7 @@ def test_a_wrong_cluster_spec_is_named(text):
 def test_a_killed_master_is_restarted_where_the_cluster_can():
     (container,) = manifests.master_pod(spec_of(), restart_killed=True)["spec"]["containers"]
     assert container["restartPolicyRules"] == [
-        {"action": "Restart", "exitCodes": {"operator": "In", "values": [137]}}
+        {"action": "Restart", "exitCodes": {"operator": "In", "values": [137, 255]}}
     ]
     (container,) = manifests.master_pod(spec_of("--restart_policy=OnFailure"), restart_killed=True)["spec"][
         "containers"

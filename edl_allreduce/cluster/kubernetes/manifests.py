@@ -34,7 +34,8 @@ SPEC_DIRECTORY = "/cluster_spec"
 """Where images of `elasticdl zoo init --cluster_spec` keep that file."""
 LEAST_GRACE = 30
 LOST_NODE_SECONDS = 30
-KILLED = 137
+KILLED = [137, 255]
+"""Exit codes of a process that was killed, and of one that was lost when its node was switched off."""
 LONGEST_NAME = 63
 
 
@@ -86,8 +87,8 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if restart_killed and spec.restart_policy is RestartPolicy.NEVER:
-        # The process was killed, not the job ended: the next one takes over.
-        killed = {"action": "Restart", "exitCodes": {"operator": "In", "values": [KILLED]}}
+        # The process ended, not the job: the next one takes over.
+        killed = {"action": "Restart", "exitCodes": {"operator": "In", "values": KILLED}}
         container |= {"restartPolicy": "Never", "restartPolicyRules": [killed]}
     pod = {
         "apiVersion": "v1",

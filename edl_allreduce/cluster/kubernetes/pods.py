@@ -136,8 +136,8 @@ class KubernetesCluster:
     async def close(self) -> None:
         """End what is left; pods that ended by themselves stay for their logs."""
         self._closed = True
-        living = [i for i in self._pods if i not in self._over]
-        await asyncio.gather(*(self._delete(i, None) for i in living))
+        left = [pod for i, pod in self._pods.items() if i not in self._over or _never_ran(pod)]
+        await asyncio.gather(*(self._remove(pod) for pod in left))
         if self._watcher is not None:
             self._watcher.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -241,16 +241,23 @@ class KubernetesCluster:
             return
         path = names.path("pods", self._spec.namespace, pod["metadata"]["name"])
         delay = FIRST_DELAY
-        while worker_id not in self._over:
+        while worker_id not in self._over and not self._closed:
             try:
                 await self._call(partial(self._api.delete, path, grace, pod["metadata"]["uid"]))
                 return
             except ClusterError as error:
-                if self._closed:
-                    log.warning("pod %s could not be deleted: %s", pod["metadata"]["name"], error)
-                    return
+                log.debug("pod %s is not deleted yet: %s", pod["metadata"]["name"], error)
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, LONGEST_DELAY)
+
+    async def _remove(self, pod: Object) -> None:
+        """The last attempt: nobody is left to try again."""
+        name = pod["metadata"]["name"]
+        path = names.path("pods", self._spec.namespace, name)
+        try:
+            await self._call(partial(self._api.delete, path, None, pod["metadata"]["uid"]))
+        except ClusterError as error:
+            log.warning("pod %s could not be deleted: %s", name, error)
 
     # --------------------------------------------------------------------------------------------- hearing
 
@@ -356,3 +363,8 @@ class KubernetesCluster:
     async def _call(self, request: Callable[[], T]) -> T:
         async with self._pace:
             return await asyncio.get_running_loop().run_in_executor(self._threads, request)
+
+
+def _never_ran(pod: Object) -> bool:
+    """It may be given up because its image is missing, and wait for that image for ever."""
+    return bool(pod.get("status", {}).get("phase", "Pending") == "Pending")
