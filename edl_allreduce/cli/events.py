@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 
 from edl_allreduce.cli.jobs import job_parser, meant, while_running
+from edl_allreduce.cluster.registry import KnownJob
 from edl_allreduce.rpc.messages import EventRecord
 
 ABOUT = """\
@@ -28,13 +29,20 @@ def main(argv: list[str]) -> int:
     job = meant(arguments)
     seen = 0
     for _ in while_running(job) if arguments.follow else [None]:
-        for event in job.events()[seen:]:
-            seen += 1
-            print(
-                _line(event) if arguments.output == "text" else msgspec.json.encode(event).decode(),
-                flush=True,
-            )
+        seen = print_new(job, seen, as_json=arguments.output == "json")
     return 0
+
+
+def print_new(job: KnownJob, seen: int, *, as_json: bool = False) -> int:
+    """Print the events after the one with the number `seen`; returns the last number."""
+    events = job.events()
+    if events and events[-1].serial < seen:
+        seen = 0  # a new master counts from the beginning
+    for event in events:
+        if event.serial > seen:
+            seen = event.serial
+            print(msgspec.json.encode(event).decode() if as_json else _line(event), flush=True)
+    return seen
 
 
 def _line(event: EventRecord) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from threading import Event
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from edl_allreduce.cli.events import print_new
 from edl_allreduce.cluster.kubernetes.remote import ENDED, ClusterJob, find_job
-from edl_allreduce.errors import EdlError
+from edl_allreduce.errors import ClusterUnreachable, EdlError
 from edl_allreduce.rpc.messages import Ask
 from edl_allreduce.spec import JobSpec
 
@@ -19,19 +22,39 @@ REFRESH_SECONDS = 0.5
 def follow(spec: JobSpec) -> int:
     """Returns what `elasticdl train` should: 0 when the job succeeded."""
     job = find_job(spec.namespace, spec.job_name, force_kubeconfig=spec.force_use_kube_config_file)
-    pause = Event()
-    with Live(_waiting(job), console=Console(), auto_refresh=False) as live:
-        while job.phase() not in (*ENDED, "Gone"):
-            _draw(job, live)
-            pause.wait(REFRESH_SECONDS)
+    console = Console()
+    if console.is_terminal:
+        with Live(_waiting(job), console=console, auto_refresh=False) as live:
+            for _ in _until_over(job):
+                _draw(job, live)
+    else:  # a log that is read later: what happened, line by line
+        seen = 0
+        for _ in _until_over(job):
+            with suppress(ClusterUnreachable):
+                seen = print_new(job, seen)
+        print_new(job, seen)
     result = job.result()
     if result is None:
-        print(f"{job.name}: the master's pod is {job.phase().lower()}, without a result. See: {job.where}")
+        print(f"{job.name}: {job.absence()}")
         return 1
     print(f"{result.phase}: {result.reason}")
     if result.path:
         print(f"The trained model is in {result.path}")
     return 0 if job.phase() == "Succeeded" else 1
+
+
+def _until_over(job: ClusterJob) -> Iterator[None]:
+    pause = Event()
+    while not _over(job):
+        yield
+        pause.wait(REFRESH_SECONDS)
+
+
+def _over(job: ClusterJob) -> bool:
+    try:
+        return job.phase() in (*ENDED, "Gone")
+    except ClusterUnreachable:
+        return False  # the job does not need the API server, and it will be back
 
 
 def _draw(job: ClusterJob, live: Live) -> None:

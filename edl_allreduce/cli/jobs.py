@@ -46,10 +46,10 @@ def ask(job: KnownJob, command: Command | None = None) -> JobStatus:
     return send(address.address, address.token, asked, certificate=address.certificate)
 
 
-def while_running(job: KnownJob) -> Iterator[None]:
+def while_running(job: KnownJob, seconds: float = POLL_SECONDS) -> Iterator[None]:
     """Yield now and then, and once more after the job ended."""
     pause = Event()
     while job.running() is not None:
         yield
-        pause.wait(POLL_SECONDS)
+        pause.wait(seconds)
     yield

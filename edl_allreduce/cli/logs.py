@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edl_allreduce.cli.jobs import job_parser, meant, while_running
 from edl_allreduce.cluster.registry import KnownJob, LocalJobFiles
-from edl_allreduce.errors import UsageError
+from edl_allreduce.errors import ClusterError, UsageError
+
+if TYPE_CHECKING:
+    from edl_allreduce.cluster.kubernetes.remote import ClusterJob
+
+LIST_SECONDS = 1.0
+"""How often the API server is asked for new pods."""
 
 ABOUT = """\
 Show what one worker printed, or the master, or all of them with their names in front.
@@ -45,14 +54,42 @@ def _from_pods(job: KnownJob, worker: str, follow: bool) -> int:
     pods = job.pods()
     if worker and worker not in pods:
         raise UsageError(f"job {job.name} has no pod of {worker}; there are: {', '.join(pods)}.")
-    if follow and not worker:
-        raise UsageError("--follow follows one pod: name a worker, or master.")
+    if follow:
+        return _follow_pods(job, worker)
     for name, pod in pods.items():
         if worker == name or (not worker and name != "master"):
-            for line in job.log_lines(pod, follow=follow):
-                named = worker or f"[worker {name}]" in line
-                print(line if named else f"{name}: {line}", flush=True)
+            _print_pod(job, name, pod, prefix=not worker, follow=False)
     return 0
+
+
+def _follow_pods(job: ClusterJob, worker: str) -> int:
+    """One thread per pod; workers that are made later are followed, too."""
+    threads: dict[str, threading.Thread] = {}
+    for _ in while_running(job, LIST_SECONDS):
+        for name, pod in job.pods().items():
+            if name not in threads and (worker == name or (not worker and name != "master")):
+                given = {"prefix": not worker}
+                threads[name] = threading.Thread(
+                    target=_follow_pod, args=(job, name, pod), kwargs=given, daemon=True
+                )
+                threads[name].start()
+        if worker and not threads[worker].is_alive():
+            break
+    for thread in threads.values():
+        thread.join(LIST_SECONDS)  # a worker may end a moment after its master
+    return 0
+
+
+def _follow_pod(job: ClusterJob, name: str, pod: str, *, prefix: bool) -> None:
+    try:
+        _print_pod(job, name, pod, prefix=prefix, follow=True)
+    except ClusterError as error:
+        print(f"elasticdl: the log of {pod} ends here: {error}", file=sys.stderr)
+
+
+def _print_pod(job: ClusterJob, name: str, pod: str, *, prefix: bool, follow: bool) -> None:
+    for line in job.log_lines(pod, follow=follow):
+        print(f"{name}: {line}" if prefix and f"[worker {name}]" not in line else line, flush=True)
 
 
 def _logs(job: LocalJobFiles) -> dict[str, Path]:

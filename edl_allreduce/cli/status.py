@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from edl_allreduce.cli.jobs import ask, job_parser, meant, while_running
 from edl_allreduce.cluster.registry import KnownJob, known_jobs, running_address
-from edl_allreduce.errors import EdlError
+from edl_allreduce.errors import EdlError, MasterUnreachable
 from edl_allreduce.rpc.messages import JobStatus
 
 ABOUT = """\
@@ -63,7 +64,8 @@ def watch(job: KnownJob) -> int:
     running_address(job)
     with Live(render(current(job)), console=Console(), auto_refresh=False) as live:
         for _ in while_running(job):
-            live.update(render(current(job)), refresh=True)
+            with suppress(MasterUnreachable):  # it restarts, or just ended
+                live.update(render(current(job)), refresh=True)
     _tell_end(current(job))
     return 0
 

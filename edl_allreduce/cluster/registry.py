@@ -66,6 +66,9 @@ class KnownJob(Protocol):
     def events(self) -> list[EventRecord]:
         """What happened so far."""
 
+    def absence(self) -> str:
+        """Why there is no master to ask, and where to look."""
+
 
 @dataclass(frozen=True)
 class LocalJobFiles:
@@ -108,6 +111,12 @@ class LocalJobFiles:
         except OSError:
             return []
         return [msgspec.json.decode(line, type=EventRecord) for line in lines if line.endswith(b"\n")]
+
+    def absence(self) -> str:
+        return (
+            f"its master ended without a result. `elasticdl events --job_name={self.name}` and {self.where} "
+            "tell the rest."
+        )
 
     def register(self, address: Address) -> None:
         """Announce a master; the result of an earlier run is no longer this job's."""
@@ -162,10 +171,7 @@ def running_address(job: KnownJob) -> Address:
     result = job.result()
     if result is not None:
         raise JobFailed(f"job {job.name} is over: {result.phase}, {result.reason}")
-    raise JobFailed(
-        f"job {job.name} does not run: its master ended without a result. "
-        f"`elasticdl events --job_name={job.name}` and {job.where} tell the rest."
-    )
+    raise JobFailed(f"job {job.name} does not run: {job.absence()}")
 
 
 def token_for(master: str, job_dir: str = "") -> str:

@@ -94,7 +94,8 @@ def _progress(status: JobStatus) -> RenderableType:
 
 def _workers(status: JobStatus) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("worker", "rank", "state", "doing", "step", "pid"):
+    here = any(worker.pid for worker in status.workers)
+    for column in ("worker", "rank", "state", "doing", "step", "pid" if here else "address"):
         table.add_column(column, justify="right" if column in ("worker", "rank", "step", "pid") else "left")
     for worker in status.workers:
         state = "draining" if worker.draining else worker.standing
@@ -105,7 +106,7 @@ def _workers(status: JobStatus) -> Table:
             Text(state, style=colour),
             worker.activity,
             str(worker.step or ""),
-            str(worker.pid or ""),
+            str(worker.pid or "") if here else worker.host,
         )
     return table
 

@@ -117,6 +117,8 @@ class Api:
             raise ApiRefused(
                 f"no tunnel to pod {pod}: {error.reason}", status=int(error.status or 0)
             ) from error
+        except AttributeError as error:  # the client trips over a refusal that has no body
+            raise ApiRefused(f"no tunnel to pod {pod}: {error.__context__}", status=0) from error
         return tunnel.socket(port)
 
     def may(self, namespace: str, verb: str, resource: str) -> bool:

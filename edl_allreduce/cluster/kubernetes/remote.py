@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -21,6 +23,7 @@ from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.cluster.registry import Address
+from edl_allreduce.core import pod_causes
 from edl_allreduce.errors import ApiRefused, ClusterError, MasterUnreachable, UsageError
 from edl_allreduce.rpc.messages import Ask, EventRecord, JobStatus
 from edl_allreduce.spec.job import DOCUMENTED_PORT
@@ -31,7 +34,12 @@ log = logging.getLogger(__name__)
 FRESH_SECONDS = 1.0
 """How long what the API server said about the master's pod is believed."""
 ENDED = ("Succeeded", "Failed")
+NOT_FOUND = 404
+NOT_STARTED = 400
+"""What the API server answers when a log is asked for before the container runs."""
 CHUNK = 64 * 1024
+EVENT_LINE = re.compile(r"(\d+-\d+-\d+ \d+:\d+:\d+,\d+) INFO \[master\] ([a-z-]+): (.*)")
+"""How the master's log tells an event; its clock is UTC, as in every pod."""
 
 
 class Tunnel:
@@ -94,7 +102,7 @@ class ClusterJob:
                 path = names.path("pods", self.namespace, names.master_name(self.name))
                 self._pod = self.api.get(path)
             except ApiRefused as error:
-                if error.status != 404:
+                if error.status != NOT_FOUND:
                     raise
                 self._pod = None
             self._asked = clock.now()
@@ -137,6 +145,17 @@ class ClusterJob:
         ports = pod["spec"]["containers"][0].get("ports") or [] if pod is not None else []
         return int(ports[0]["containerPort"]) if ports else DOCUMENTED_PORT
 
+    def absence(self) -> str:
+        pod = self.pod()
+        if pod is None:
+            return "its master's pod is gone"
+        match pod_causes.read(pod):
+            case pod_causes.Coming(text):
+                return f"its master's pod is on its way. {text}".strip()
+            case pod_causes.Over(_, text):
+                return f"its master {text}, without a result. See: {self.where}"
+        return f"its master's pod is {self.phase()}. See: {self.where}"
+
     def result(self) -> JobStatus | None:
         """What the master said last: Kubernetes keeps it with the pod."""
         pod = self.pod()
@@ -149,16 +168,27 @@ class ClusterJob:
         return None
 
     def events(self) -> list[EventRecord]:
-        """The latest ones; the master's log has all of them."""
+        """The latest ones from the master; when it is over, all from its log."""
         from edl_allreduce.rpc.client import command
 
         address = self.running()
-        if address is not None:
-            try:
-                self._said = command(address.address, address.token, Ask(), certificate=address.certificate)
-            except MasterUnreachable:
-                log.debug("no answer for now")  # a master that restarts; the next question may be luckier
+        if address is None:
+            return self._logged()
+        try:
+            self._said = command(address.address, address.token, Ask(), certificate=address.certificate)
+        except MasterUnreachable:
+            log.debug("no answer for now")  # a master that restarts; the next question may be luckier
         return self._said.events if self._said is not None else []
+
+    def _logged(self) -> list[EventRecord]:
+        if self.pod() is None:
+            return []
+        lines = self.log_lines(names.master_name(self.name), follow=False)
+        found = [match for line in lines if (match := EVENT_LINE.match(line))]
+        return [
+            EventRecord(serial, datetime.fromisoformat(f"{m[1]}+00:00").timestamp(), m[2], m[3])
+            for serial, m in enumerate(found, 1)
+        ]
 
     # ------------------------------------------------------------------------------------------------ logs
 
@@ -174,8 +204,20 @@ class ClusterJob:
         """What a pod printed."""
         path = f"{names.path('pods', self.namespace, pod)}/log"
         query = {"follow": "true"} if follow else {}
-        for line in self.api.lines(path, 3600.0, **query):
-            yield line.decode(errors="replace")
+        pause = threading.Event()
+        while True:
+            try:
+                for line in self.api.lines(path, 3600.0, **query):
+                    yield line.decode(errors="replace")
+                return
+            except ApiRefused as error:
+                if error.status == NOT_FOUND:
+                    return  # the pod is gone
+                if error.status != NOT_STARTED:
+                    raise
+                if not follow:
+                    return  # its container is on its way
+                pause.wait(FRESH_SECONDS)
 
 
 def find_job(namespace: str, job_name: str, *, force_kubeconfig: bool = False) -> ClusterJob:
