@@ -12,11 +12,24 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
-from kubelab import eventually
-from kubelab.cluster import Cluster
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from edl_allreduce.cli.status import current
+from edl_allreduce.cluster.kubernetes.remote import find_job
+from edl_allreduce.core.health import Activity
+from edl_allreduce.errors import EdlError
+from edl_allreduce.master.display import render
+from edl_allreduce.rpc.messages import JobStatus
+from edl_allreduce.worker.audit import audit
+from kubelab.cluster import Cluster, guard
 from kubelab.errors import KubelabError
 from kubelab.images import BUSYBOX
 
@@ -27,7 +40,10 @@ JOB = "test-mnist"
 TAG = "elasticdl/elasticdl:dev"
 IMAGE = f"docker.io/{TAG}"
 MODEL = ROOT / "model_zoo" / "digits" / "mlp.py"
-SELECTOR = f"elasticdl-job-name={JOB},elasticdl-replica-type=worker"
+LOOK_SECONDS = 0.5
+SETTLED_STEPS = 40
+"""Steps between two things that happen."""
+LONGEST_SCENE = 300.0
 
 PACE = '''
 
@@ -37,7 +53,7 @@ class Pace(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         import time
 
-        time.sleep(0.2)
+        time.sleep(0.1)
 
 
 def callbacks():
@@ -45,27 +61,35 @@ def callbacks():
 '''
 
 
+@dataclass(frozen=True)
+class Scene:
+    """Something that is done, and when it is over."""
+
+    command: str
+    about: str
+    act: Callable[[], object]
+    ring: int
+    """It is over when a new ring of so many workers has trained for a while."""
+
+
 def main() -> int:
     """Run it; returns 0 when nothing was lost."""
-    say("starting a cluster of two nodes and giving it the image (the first time takes minutes)")
+    say("building the image (minutes the first time) and starting a cluster of two nodes")
     build = [sys.executable, str(ROOT / "docker" / "build"), "--tag", TAG]
     subprocess.run([*build, "--load"], check=True)
-    cluster = Cluster.up(CLUSTER)
     directory = Path(mkdtemp(prefix="elasticdl-demo-"))
+    watchman = guard(CLUSTER)  # takes the cluster down even if this process is killed
     try:
+        cluster = Cluster.up(CLUSTER)
         subprocess.run([*build, "--name", CLUSTER], check=True)
+        os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
         prepare(cluster, directory)
-        story = threading.Thread(target=tell_story, args=(cluster,), daemon=True)
-        story.start()
-        code = submit(cluster, directory)
-        verdict = subprocess.run(
-            [sys.executable, "-m", "edl_allreduce.cli", "audit", f"--audit_dir={directory / 'audit'}"],
-            cwd=ROOT,
-            check=False,
-        )
-        return code or verdict.returncode
+        elasticdl(*train(directory))
+        play(cluster)
+        return report(directory)
     finally:
-        cluster.down()
+        Cluster.take_down(CLUSTER)
+        watchman.communicate()
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -75,53 +99,118 @@ def prepare(cluster: Cluster, directory: Path) -> None:
         cluster.kubectl("apply", "-n", NAMESPACE, "-f", str(ROOT / "manifests" / f"{name}.yaml"))
     (directory / "zoo").mkdir()
     (directory / "zoo" / "digits.py").write_text(MODEL.read_text() + PACE)
-    make = ["data", "make", "digits", str(directory), "--format=npy"]
-    subprocess.run([sys.executable, "-m", "edl_allreduce.cli", *make], cwd=ROOT, check=True)
+    elasticdl("data", "make", "digits", str(directory), "--format=npy")
     for path in (directory, *directory.rglob("*")):
         path.chmod(0o777)  # pods run as a user of their own
 
 
-def submit(cluster: Cluster, directory: Path) -> int:
-    """What a person types, with --follow: the live table until the job is over."""
-    argv = [
+def train(directory: Path) -> list[str]:
+    return [
         "train", f"--job_name={JOB}", f"--namespace={NAMESPACE}", f"--image_name={IMAGE}",
         "--image_pull_policy=IfNotPresent", "--model_zoo=/data/zoo", "--model_def=digits.custom_model",
-        "--training_data=/data/digits/train", "--num_workers=4", "--minibatch_size=16", "--num_epochs=15",
+        "--training_data=/data/digits/train", "--num_workers=4", "--minibatch_size=16", "--num_epochs=1000",
         "--master_resource_request=cpu=0.1,memory=256Mi", "--master_resource_limit=cpu=2,memory=1Gi",
         "--worker_resource_request=cpu=0.6,memory=256Mi", "--worker_resource_limit=cpu=2,memory=2Gi",
         "--master_pod_priority=high", "--worker_pod_priority=low", "--audit_dir=/data/audit",
-        "--output=/data/out", f"--volume=host_path={directory},mount_path=/data", "--follow",
+        "--output=/data/out", f"--volume=host_path={directory},mount_path=/data",
     ]  # fmt: skip
-    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
-    return subprocess.run(
-        [sys.executable, "-m", "edl_allreduce.cli", *argv], cwd=ROOT, env=environment, check=False
-    ).returncode
 
 
-def tell_story(cluster: Cluster) -> None:
+def elasticdl(*arguments: str) -> None:
+    """What a person types."""
+    say("elasticdl " + " ".join(arguments))
+    subprocess.run([sys.executable, "-m", "edl_allreduce.cli", *arguments], cwd=ROOT, check=True)
+
+
+# ------------------------------------------------------------------------------------------------ the play
+
+
+def scenes(cluster: Cluster) -> list[Scene]:
     """What the guide does by hand."""
+    pod = f"elasticdl-{JOB}-worker-0"
+    scale = ("scale", "-n", NAMESPACE, "deployment.v1.apps/test-nginx", "--replicas=1")
+    return [
+        Scene("elasticdl train …", "four workers start and form a ring", lambda: None, 4),
+        Scene(
+            f"kubectl delete pod {pod}",
+            "the three others train on; worker 4 appears at once and joins them",
+            lambda: cluster.kubectl("delete", "pod", "-n", NAMESPACE, pod, "--wait=false"),
+            4,
+        ),
+        Scene(
+            "kubectl create -f nginx.yaml",
+            "five service pods of high priority: three workers give way, their replacements wait for room",
+            lambda: cluster.apply(service(), namespace=NAMESPACE),
+            1,
+        ),
+        Scene(
+            "kubectl scale deployment.v1.apps/test-nginx --replicas=1",
+            "the service gives room back: the waiting workers run and join",
+            lambda: cluster.kubectl(*scale),
+            4,
+        ),
+    ]
+
+
+def play(cluster: Cluster) -> None:
+    """One scene after the other, and then the job is stopped."""
+    job = find_job(NAMESPACE, JOB)
+    console = Console()
     pause = threading.Event()
-    wait(lambda: running(cluster) == 4, "four workers run")
-    pause.wait(30)
-    cluster.kubectl("delete", "pod", "-n", NAMESPACE, f"elasticdl-{JOB}-worker-0", "--wait=false")
-    pause.wait(30)
-    cluster.apply(service(), namespace=NAMESPACE)
-    wait(lambda: running(cluster) == 1, "three workers gave way")
-    pause.wait(20)
-    cluster.kubectl("scale", "-n", NAMESPACE, "deployment.v1.apps/test-nginx", "--replicas=1")
+    generation = 0
+    done: list[str] = []
+    with Live(console=console, auto_refresh=False) as live:
+        for scene in scenes(cluster):
+            done.append(f"$ {scene.command}\n    {scene.about}")
+            if not console.is_terminal:
+                say(f"{scene.command}: {scene.about}")
+            scene.act()
+            first: int | None = None
+            for _ in range(int(LONGEST_SCENE / LOOK_SECONDS)):
+                pause.wait(LOOK_SECONDS)
+                try:
+                    status = current(job)
+                except EdlError:
+                    continue  # the master is on its way
+                live.update(picture(done, cluster, status), refresh=True)
+                if status.generation <= generation or ring(status) != scene.ring:
+                    first = None
+                    continue
+                first = status.step if first is None else first
+                if status.step >= first + SETTLED_STEPS:
+                    break
+            else:
+                raise KubelabError(f"{scene.about}: did not happen within {LONGEST_SCENE:.0f} s; {status}")
+            generation = status.generation
+    elasticdl("stop", f"--job_name={JOB}", f"--namespace={NAMESPACE}")
 
 
-def running(cluster: Cluster) -> int:
-    pods = cluster.pods(NAMESPACE, SELECTOR)
-    alive = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-    return sum(pod["status"].get("phase") == "Running" for pod in alive)
+def ring(status: JobStatus) -> int:
+    training = (Activity.COMPUTING, Activity.REDUCING)
+    return sum(worker.rank >= 0 and worker.activity in training for worker in status.workers)
 
 
-def wait(condition: Callable[[], bool], what: str) -> None:
-    eventually(condition, what, 600)
+def picture(done: list[str], cluster: Cluster, status: JobStatus) -> RenderableType:
+    text = Text("\n".join(done[:-1]), style="dim")
+    text.append("\n" * bool(done[:-1]) + done[-1], style="bold")
+    return Group(Panel(text, title="what happens", title_align="left"), pods(cluster), render(status))
 
 
-def service() -> dict[str, object]:
+def pods(cluster: Cluster) -> Table:
+    """`kubectl get pods -o wide`, in short."""
+    colours = {"Running": "green", "Pending": "yellow", "Terminating": "red"}
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for column in ("pod", "phase", "node"):
+        table.add_column(column)
+    for pod in cluster.pods(NAMESPACE):
+        leaving = "deletionTimestamp" in pod["metadata"]
+        phase = "Terminating" if leaving else pod["status"].get("phase", "Pending")
+        node = pod["spec"].get("nodeName", "")
+        table.add_row(pod["metadata"]["name"], Text(phase, style=colours.get(phase, "dim")), node)
+    return table
+
+
+def service(replicas: int = 5) -> dict[str, object]:
     """manifests/nginx.yaml at the size of this machine, and without a download."""
     container = {
         "name": "nginx",
@@ -137,11 +226,18 @@ def service() -> dict[str, object]:
         "kind": "Deployment",
         "metadata": {"name": "test-nginx"},
         "spec": {
-            "replicas": 5,
+            "replicas": replicas,
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
+
+
+def report(directory: Path) -> int:
+    """What became of the steps and records."""
+    verdict = audit(str(directory / "audit"))
+    Console().print(f"Audit: {verdict}", style="green" if verdict.clean else "red")
+    return 0 if verdict.clean else 1
 
 
 def say(text: str) -> None:
@@ -151,7 +247,7 @@ def say(text: str) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (KubelabError, subprocess.CalledProcessError) as error:
+    except (KubelabError, EdlError, subprocess.CalledProcessError) as error:
         print(f"demo: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,9 @@ from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
 from edl_allreduce.spec import parse_job
+from kubelab import images
+from kubelab.builders import full_name
+from tests.kubernetes.training import IMAGE, ROOT, TrainingJob
 
 HOLLOW = "--worker_tolerations=kubelab/hollow"
 
@@ -22,6 +28,22 @@ def spec_for(namespace: str, *more: str):
         "--worker_resource_request=cpu=1,memory=64Mi", f"--namespace={namespace}", HOLLOW, *more,
     ]  # fmt: skip
     return parse_job("train", argv).spec
+
+
+@pytest.fixture(scope="session")
+def image() -> None:
+    """In the store, so that nodes which start from now on have it. Built only where it is missing."""
+    if IMAGE not in images._loaded():
+        tag = IMAGE.removeprefix("docker.io/")
+        assert full_name(tag) == IMAGE
+        subprocess.run([sys.executable, str(ROOT / "docker/build"), "--tag", tag, "--load"], check=True)
+
+
+@pytest.fixture
+def job(image: None, cluster, namespace, tmp_path: Path) -> TrainingJob:
+    job = TrainingJob(cluster, namespace, tmp_path / "data")
+    job.prepare()
+    return job
 
 
 class Told(list):

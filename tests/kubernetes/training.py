@@ -6,19 +6,18 @@ change of it needs no new image. Both nodes share this machine's disk: a host pa
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from edl_allreduce.cluster.kubernetes import names
-from edl_allreduce.rpc.messages import JobStatus
+from edl_allreduce.core.audit import Verdict
 from edl_allreduce.worker.audit import audit
 from kubelab import eventually
 from kubelab.cluster import Cluster
@@ -67,39 +66,53 @@ class TrainingJob:
     # ------------------------------------------------------------------------------------------ the command
 
     def elasticdl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)}
         done = subprocess.run(
-            [sys.executable, "-m", "edl_allreduce.cli", *arguments],
-            env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
+            self._command(arguments), env=self._environment, cwd=ROOT, capture_output=True, text=True,
+            check=False,
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stderr
         return done
 
-    def submit(self, workers: int, epochs: int, *more: str, check: bool = True):
-        self.workers, self.epochs = workers, epochs
+    def elasticdl_meanwhile(self, *arguments: str) -> subprocess.Popen[str]:
+        """A command that takes as long as the job."""
+        return subprocess.Popen(
+            self._command(arguments), env=self._environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+
+    def _command(self, arguments: Iterable[str]) -> list[str]:
+        return [sys.executable, "-m", "edl_allreduce.cli", *arguments]
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)}
+
+    @property
+    def flags(self) -> list[str]:
+        """Of any job."""
         mounts = [
             f"host_path={self.directory},mount_path=/data",
             f"host_path={ROOT / 'edl_allreduce'},mount_path=/live/edl_allreduce",
         ]
-        return self.elasticdl(
-            "train", f"--job_name={self.name}", f"--namespace={self.namespace}",
-            f"--image_name={IMAGE}", "--image_pull_policy=Never", "--model_zoo=/data/zoo",
-            "--model_def=paced_digits.custom_model", "--training_data=/data/digits",
-            f"--num_workers={workers}", f"--minibatch_size={MINIBATCH}", f"--num_epochs={epochs}",
+        return [
+            *self.named, f"--image_name={IMAGE}", "--image_pull_policy=Never", "--model_zoo=/data/zoo",
+            "--model_def=paced_digits.custom_model", f"--minibatch_size={MINIBATCH}",
             "--master_resource_request=cpu=0.1,memory=256Mi", "--master_resource_limit=cpu=2,memory=1Gi",
             "--worker_resource_request=cpu=0.6,memory=256Mi", "--worker_resource_limit=cpu=2,memory=2Gi",
-            "--master_pod_priority=high", "--worker_pod_priority=low",
-            f"--audit_dir=/data/audit-{self.name}", f"--output=/data/out-{self.name}",
-            "--log_loss_steps=10", "--cool_down_seconds=5", f"--volume={';'.join(mounts)}",
-            "--envs=PYTHONPATH=/live,PYTHONDONTWRITEBYTECODE=1", *more,
-            check=check,
-        )  # fmt: skip
+            "--master_pod_priority=high", "--worker_pod_priority=low", f"--output=/data/out-{self.name}",
+            f"--volume={';'.join(mounts)}", "--envs=PYTHONPATH=/live,PYTHONDONTWRITEBYTECODE=1",
+        ]  # fmt: skip
 
-    def status(self) -> JobStatus:
-        import msgspec
+    def training(self, workers: int, epochs: int, *more: str) -> list[str]:
+        """The command that trains."""
+        self.workers, self.epochs = workers, epochs
+        return [
+            "train", *self.flags, "--training_data=/data/digits",
+            f"--num_workers={workers}", f"--num_epochs={epochs}", f"--audit_dir=/data/audit-{self.name}",
+            "--log_loss_steps=10", "--cool_down_seconds=5", *more,
+        ]  # fmt: skip
 
-        said = self.elasticdl("status", *self.named, "--output=json").stdout
-        return msgspec.convert({**json.loads(said), "loss": 0.0}, JobStatus)
+    def submit(self, workers: int, epochs: int, *more: str) -> None:
+        self.elasticdl(*self.training(workers, epochs, *more))
 
     @property
     def named(self) -> tuple[str, str]:
@@ -124,13 +137,32 @@ class TrainingJob:
             for pod in pods
         }
 
+    def running(self) -> list[int]:
+        return sorted(int(i) for i, phase in self.phases().items() if phase == "Running")
+
     def log(self, pod: str = "") -> str:
         try:
             return self.cluster.logs(self.namespace, pod or self.master)
         except ApiError as error:
-            if "waiting to start" in str(error):
-                return ""  # its container is on its way
+            if error.status in (400, 404, 500):
+                return ""  # its container is on its way, or its node does not answer
             raise
+
+    def log_on(self, node: str, worker_id: int) -> str:
+        """What a worker printed, from its node's disk: also when its pod is gone from the API server."""
+        logs = self.cluster.node(node).directory / "pod-logs"
+        found = logs.glob(f"{self.namespace}_{self.pod(worker_id)}_*/*/*.log")
+        return "".join(path.read_text(errors="replace") for path in found)
+
+    def goes_on(self, lines: int = 20) -> None:
+        """Until so many lines were added to the workers' diaries; the API server is not asked."""
+
+        def written() -> int:
+            diaries = (self.directory / f"audit-{self.name}").glob("*.jsonl")
+            return sum(path.read_bytes().count(b"\n") for path in diaries)
+
+        before = written()
+        eventually(lambda: written() >= before + lines, "training goes on", 120)
 
     def wait(self, find: Callable[[], T | None], what: str, timeout: float = 240.0) -> T:
         """Until something is so; a master that ended ends the waiting, too."""
@@ -163,7 +195,10 @@ class TrainingJob:
         lines = [line for line in self.log(self.pod(worker_id)).splitlines() if "Loss = " in line]
         return int(lines[-1].split("steps = ")[1].split()[0]) if lines else 0
 
-    def ends_well(self) -> None:
+    def audit(self) -> Verdict:
+        return audit(str(self.directory / f"audit-{self.name}"))
+
+    def ends_well(self) -> Verdict:
         """To the last step, and nothing was lost on the way."""
         self.fast()
         done = eventually(
@@ -177,11 +212,12 @@ class TrainingJob:
         pod = self.cluster.pod(self.namespace, self.master)
         assert pod["status"]["phase"] == "Succeeded", self.log()[-6000:]
         assert pod["metadata"]["labels"]["status"] == "Finished"
-        verdict = audit(str(self.directory / f"audit-{self.name}"))
+        verdict = self.audit()
         assert verdict.clean, f"{verdict}\n{self.log()[-6000:]}"
         steps = self.epochs * -(-RECORDS // (MINIBATCH * self.workers))
         assert (verdict.epochs, verdict.steps) == (self.epochs, steps)
         assert (self.directory / f"out-{self.name}" / "model.keras").exists()
+        return verdict
 
 
 def _same_workers(line: str, wanted: str) -> bool:
