@@ -14,6 +14,10 @@ from edl_allreduce.testing.jobs import RunningJob
 pytest_plugins = ["kubelab.pytest_plugin"]
 
 RECORDS = 600
+EPOCHS = 4
+GLOBAL_BATCH = 48
+STEPS = EPOCHS * -(-RECORDS // GLOBAL_BATCH)
+"""Of the job that `undisturbed` knows the result of."""
 ZOO = Path(__file__).resolve().parents[1] / "model_zoo"
 
 
@@ -29,7 +33,7 @@ def digits_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def digits_flags(digits_data: Path) -> dict[str, object]:
     """A small job on them; two workers take a second of training."""
     return {
@@ -56,7 +60,7 @@ def launch(tmp_path: Path, digits_flags: dict[str, object]) -> Iterator[Callable
         **flags: object,
     ) -> RunningJob:
         directory = tmp_path / name
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)  # the same job may be started again
         settings = {"job_name": name, **digits_flags, **flags}
         words = [f"--{key}={value}" for key, value in settings.items() if value is not None]
         job = RunningJob(directory, words, faults, program=program, job_dir=job_dir)
@@ -68,7 +72,7 @@ def launch(tmp_path: Path, digits_flags: dict[str, object]) -> Iterator[Callable
         job.end()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def weights() -> Callable[[Path], list[np.ndarray]]:
     """The weights of the model in an --output directory."""
 
@@ -78,3 +82,43 @@ def weights() -> Callable[[Path], list[np.ndarray]]:
         return [v.numpy() for v in keras.saving.load_model(output / "model.keras").weights]
 
     return read
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory,
+    digits_flags: dict[str, object],
+    weights: Callable[[Path], list[np.ndarray]],
+) -> list[np.ndarray]:
+    """The weights that one process comes to, to which nothing happens."""
+    settings = {
+        **digits_flags,
+        "job_name": "undisturbed",
+        "distribution_strategy": "Local",
+        "minibatch_size": GLOBAL_BATCH,
+        "num_epochs": EPOCHS,
+    }
+    words = [f"--{key}={value}" for key, value in settings.items()]
+    job = RunningJob(tmp_path_factory.mktemp("undisturbed"), words)
+    try:
+        assert job.wait(400) == 0, job.story()
+        return weights(job.output)
+    finally:
+        job.end()
+
+
+@pytest.fixture
+def nothing_was_lost(
+    undisturbed: list[np.ndarray], weights: Callable[[Path], list[np.ndarray]]
+) -> Callable[[RunningJob], None]:
+    """The job ends well, with each record used once per epoch and the model of the undisturbed one."""
+
+    def check(job: RunningJob) -> None:
+        assert job.wait(400) == 0, job.story()
+        verdict = job.audit()
+        assert verdict.clean, f"{verdict}\n{job.story()}"
+        assert (verdict.steps, verdict.epochs) == (STEPS, EPOCHS), verdict
+        for expected, got in zip(undisturbed, weights(job.output), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
+
+    return check

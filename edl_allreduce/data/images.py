@@ -32,7 +32,7 @@ class ImageFolderSource:
                 f"{flat.path}: lies beside directories of classes and belongs to none; move it into the "
                 "directory of its class"
             )
-        self._files = tuple(files)
+        self.files = tuple(files)
         self._labels: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
         dtypes = {"image": "bytes"}
         if names != [""]:
@@ -40,23 +40,11 @@ class ImageFolderSource:
             self._labels = np.array([number[name] for name in classes], np.int64)
             dtypes["label"] = "int64"
         class_names = tuple(names) if names != [""] else ()
-        self._metadata = Metadata(Kind.IMAGES, tuple(dtypes), MappingProxyType(dtypes), class_names)
-        self._fingerprint = fingerprint_of(Kind.IMAGES, len(files), ((f.name, f.size) for f in files))
+        self.metadata = Metadata(Kind.IMAGES, tuple(dtypes), MappingProxyType(dtypes), class_names)
+        self.fingerprint = fingerprint_of(Kind.IMAGES, len(files), ((f.name, f.size) for f in files))
 
     def __len__(self) -> int:
-        return len(self._files)
-
-    @property
-    def files(self) -> tuple[DataFile, ...]:
-        return self._files
-
-    @property
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @property
-    def metadata(self) -> Metadata:
-        return self._metadata
+        return len(self.files)
 
     def read(self, indices: Indices) -> Columns:
         wanted = as_indices(indices, len(self))
@@ -68,7 +56,7 @@ class ImageFolderSource:
         return {"image": images, "label": self._labels[wanted]}
 
     def _read(self, index: int) -> bytes:
-        file = self._files[index]
+        file = self.files[index]
         try:
             data = file.path.read_bytes()
         except OSError as error:
@@ -83,7 +71,7 @@ class ImageFolderSource:
 
     def describe(self, index: int) -> str:
         (checked,) = as_indices([index], len(self)).tolist()
-        return f"file {self._files[checked].name}"
+        return f"file {self.files[checked].name}"
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -38,25 +38,13 @@ class NumpySource:
             self._shards = [list(group) for _, group in groupby(files, key=lambda file: file.path.parent)]
             parts = [_map_arrays(shard, columns) for shard in self._shards]
         self._columns, self._first = _joined(parts)
-        self._files = tuple(files)
+        self.files = tuple(files)
         dtypes = {name: array.dtype.name for name, array in self._columns.items()}
-        self._metadata = Metadata(Kind.NUMPY, tuple(dtypes), MappingProxyType(dtypes))
-        self._fingerprint = fingerprint_of(Kind.NUMPY, len(self), ((f.name, f.size) for f in files))
+        self.metadata = Metadata(Kind.NUMPY, tuple(dtypes), MappingProxyType(dtypes))
+        self.fingerprint = fingerprint_of(Kind.NUMPY, len(self), ((f.name, f.size) for f in files))
 
     def __len__(self) -> int:
         return self._first[-1]
-
-    @property
-    def files(self) -> tuple[DataFile, ...]:
-        return self._files
-
-    @property
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @property
-    def metadata(self) -> Metadata:
-        return self._metadata
 
     def read(self, indices: Indices) -> Columns:
         wanted = as_indices(indices, len(self))

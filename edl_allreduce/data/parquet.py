@@ -45,7 +45,7 @@ class ParquetSource:
     """Columns; an unpacked row group is kept in memory, up to a limit. A null is a bad record."""
 
     def __init__(self, files: Sequence[DataFile], *, columns: Sequence[str] = ()) -> None:
-        self._files = tuple(files)
+        self.files = tuple(files)
         schemas, groups = zip(*(_footer(file.path) for file in files), strict=True)
         chosen = select({field.name: field.type for field in schemas[0]}, columns, where=str(files[0].path))
         for file, schema in zip(files, schemas, strict=True):
@@ -62,24 +62,12 @@ class ParquetSource:
         self._first = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
         self._file_first = np.concatenate(([0], np.cumsum([sum(rows) for rows in groups], dtype=np.int64)))
         dtypes = {name: str(kind) for name, kind in chosen.items()}
-        self._metadata = Metadata(Kind.PARQUET, tuple(dtypes), MappingProxyType(dtypes))
-        self._fingerprint = fingerprint_of(Kind.PARQUET, len(self), ((f.name, f.size) for f in files))
+        self.metadata = Metadata(Kind.PARQUET, tuple(dtypes), MappingProxyType(dtypes))
+        self.fingerprint = fingerprint_of(Kind.PARQUET, len(self), ((f.name, f.size) for f in files))
         self._cache: Cache[_RowGroup] = Cache(CACHE_BYTES)
 
     def __len__(self) -> int:
         return int(self._first[-1])
-
-    @property
-    def files(self) -> tuple[DataFile, ...]:
-        return self._files
-
-    @property
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @property
-    def metadata(self) -> Metadata:
-        return self._metadata
 
     def read(self, indices: Indices) -> Columns:
         wanted = as_indices(indices, len(self))
@@ -109,21 +97,21 @@ class ParquetSource:
         if known is not None:
             return known
         file, row_group = self._groups[number]
-        group = _load(self._files[file].path, row_group, self._names)
+        group = _load(self.files[file].path, row_group, self._names)
         self._cache.put((0, number), group)
         return group
 
     def describe(self, index: int) -> str:
         (checked,) = as_indices([index], len(self)).tolist()
         file = int(np.searchsorted(self._file_first, checked, side="right")) - 1
-        return f"file {self._files[file].name}, record {checked - int(self._file_first[file])}"
+        return f"file {self.files[file].name}, record {checked - int(self._file_first[file])}"
 
     def close(self) -> None:
         self._cache.clear()
 
     def _bad(self, index: int, what: str) -> BadRecord:
         file = int(np.searchsorted(self._file_first, index, side="right")) - 1
-        path = self._files[file].path
+        path = self.files[file].path
         local = index - int(self._file_first[file])
         return BadRecord(
             f"{path}: record {local} (index {index}) is bad: {what}", index=index, path=str(path)

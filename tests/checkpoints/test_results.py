@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-keras = pytest.importorskip("keras")
-tf = pytest.importorskip("tensorflow")
-
-from edl_allreduce.worker.export import write_model, write_pass  # noqa: E402
-from edl_allreduce.worker.summaries import Summaries  # noqa: E402
+from edl_allreduce.worker.export import write_model, write_pass
+from edl_allreduce.worker.summaries import Summaries
 
 
 @pytest.fixture(scope="module")

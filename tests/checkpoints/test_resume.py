@@ -12,7 +12,7 @@ from edl_allreduce.worker import checkpoint
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 
 
-def test_master_and_all_workers_killed(start_job, same_result, tmp_path):
+def test_master_and_all_workers_killed(start_job, nothing_was_lost, tmp_path):
     """And the newest checkpoint is damaged on top of it: the one before is used."""
     job = start_job(Fault("compute", "hold", {"step": 30}, repeat=True), checkpoint_steps=8)
     job.wait_for("checkpoint", "step 24 is in", timeout=250)
@@ -25,12 +25,12 @@ def test_master_and_all_workers_killed(start_job, same_result, tmp_path):
     event = again.wait_for("resume", timeout=250)
     assert "version-16, after 16 steps" in event.text
     assert "version-24 is torn" in again.log(0) + again.log(1)
-    same_result(again)
+    nothing_was_lost(again)
     verdict = again.audit()
     assert (verdict.runs, verdict.set_back) == (2, 14), verdict
 
 
-def test_all_workers_killed_at_once(start_job, same_result):
+def test_all_workers_killed_at_once(start_job, nothing_was_lost):
     job = start_job(Fault("compute", "hold", {"step": 20}, repeat=True), checkpoint_steps=8)
     job.wait_for("checkpoint", "step 16 is in", timeout=250)
     job.wait_fired(2, timeout=250)
@@ -38,10 +38,10 @@ def test_all_workers_killed_at_once(start_job, same_result):
         job.signal(worker, signal.SIGKILL)
     assert "after 16 steps" in job.wait_for("resume", timeout=250).text
     job.release()
-    same_result(job)
+    nothing_was_lost(job)
 
 
-def test_a_stopped_job_goes_on_with_another_number_of_workers(start_job, same_result, tmp_path):
+def test_a_stopped_job_goes_on_with_another_number_of_workers(start_job, nothing_was_lost, tmp_path):
     job = start_job(Fault("applied", "hold", {"step": 17}, repeat=True))
     job.wait_fired(2, timeout=250)
     job.process.send_signal(signal.SIGINT)
@@ -54,19 +54,19 @@ def test_a_stopped_job_goes_on_with_another_number_of_workers(start_job, same_re
 
     again = start_job(workers=3)
     assert f"after {step} steps" in again.wait_for("resume", timeout=250).text
-    same_result(again)
+    nothing_was_lost(again)
     assert again.audit().set_back == 0, "a stop loses nothing"
 
 
-def test_the_last_worker_writes_a_checkpoint_when_it_is_told_to_leave(start_job, same_result):
+def test_the_last_worker_writes_a_checkpoint_when_it_is_told_to_leave(start_job, nothing_was_lost):
     job = start_job(Fault("applied", "terminate", {"step": 17}), workers=1)
     job.wait_for("drain", timeout=250)
     job.wait_for("checkpoint", "is in", timeout=250)
-    same_result(job)
+    nothing_was_lost(job)
     assert len(job.fired()) == 1
 
 
-def test_the_last_one_left_writes_a_checkpoint_when_no_master_can_let_it_go(start_job, same_result):
+def test_the_last_one_left_writes_a_checkpoint_when_no_master_can_let_it_go(start_job, nothing_was_lost):
     """Master and the other worker are killed, and this one is told to leave: as when a node is lost."""
     hold = Fault("compute", "hold", {"step": 17}, repeat=True)
     job = start_job(hold, failure_detection_seconds=5, master_grace_seconds=600)
@@ -82,5 +82,5 @@ def test_the_last_one_left_writes_a_checkpoint_when_no_master_can_let_it_go(star
 
     again = start_job()
     assert "after 17 steps" in again.wait_for("resume", timeout=250).text
-    same_result(again)
+    nothing_was_lost(again)
     assert again.audit().set_back == 0, "nothing is lost"

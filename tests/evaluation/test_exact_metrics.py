@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from edl_allreduce.core.schedule import Span, share
 from edl_allreduce.data import Metadata
 from edl_allreduce.errors import BadRecord, DataError, ModelError
-
-keras = pytest.importorskip("keras")
-tf = pytest.importorskip("tensorflow")
-
-from edl_allreduce.worker.evaluation import Evaluator  # noqa: E402
-from edl_allreduce.worker.zoo import ModelDefinition  # noqa: E402
+from edl_allreduce.worker.evaluation import Evaluator
+from edl_allreduce.worker.zoo import ModelDefinition
 
 RECORDS = 331
 CHUNK = 16

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
 from edl_allreduce.errors import UsageError
 
 pytestmark = pytest.mark.training
-
-tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture

@@ -10,39 +10,10 @@ from edl_allreduce.cluster.kubernetes import manifests
 from edl_allreduce.cluster.kubernetes.manifests import Credentials, WorkerOffice
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import parse_job
+from tests.tutorial import GKE
 
 CREDENTIALS = Credentials("secret-token", "-----CERTIFICATE-----", "-----KEY-----")
 OFFICE = WorkerOffice("elasticdl-test-mnist-master.default.svc:50001")
-
-# The command line of the GKE tutorial, as written there.
-GKE = [
-    "--image_name=gcr.io/project/elasticdl:mnist",
-    "--model_zoo=model_zoo",
-    "--model_def=mnist_functional_api.mnist_functional_api.custom_model",
-    "--training_data=/data/mnist/train",
-    "--validation_data=/data/mnist/test",
-    "--num_epochs=5",
-    "--master_resource_request=cpu=2,memory=2048Mi",
-    "--master_resource_limit=cpu=2,memory=2048Mi",
-    "--master_pod_priority=high",
-    "--worker_resource_request=cpu=2,memory=2048Mi",
-    "--worker_resource_limit=cpu=2,memory=2048Mi",
-    "--worker_pod_priority=low",
-    "--ps_resource_request=cpu=2,memory=2048Mi",
-    "--ps_resource_limit=cpu=2,memory=2048Mi",
-    "--ps_pod_priority=high",
-    "--minibatch_size=64",
-    "--num_minibatches_per_task=64",
-    "--num_ps_pods=2",
-    "--num_workers=4",
-    "--evaluation_steps=200",
-    "--grads_to_wait=1",
-    "--job_name=test-mnist",
-    "--log_level=INFO",
-    "--image_pull_policy=Always",
-    "--volume=mount_path=/data,claim_name=fileserver-claim",
-    "--distribution_strategy=ParameterServerStrategy",
-]
 
 
 def spec_of(*more: str):

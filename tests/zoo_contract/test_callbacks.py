@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import keras
 import pytest
 
 from edl_allreduce.errors import ModelError
-from edl_allreduce.worker.journal import Journal, decode, encode
-
-keras = pytest.importorskip("keras")
-
-from edl_allreduce.worker.callbacks import (  # noqa: E402
+from edl_allreduce.worker.callbacks import (
     Callbacks,
     LearningRateScheduler,
     MaxStepsStopping,
     SavedModelExporter,
 )
+from edl_allreduce.worker.journal import Journal, decode, encode
 
 
 class Model:

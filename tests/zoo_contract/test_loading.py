@@ -97,7 +97,6 @@ def test_model_params_are_keyword_arguments(load):
 
 
 def test_files_written_for_elasticdl_find_its_names(load):
-    pytest.importorskip("keras")
     found = load(
         """
 from elasticdl.python.common.constants import Mode
