@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,12 +34,19 @@ class LocalCluster:
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ends: asyncio.Queue[Ended] = asyncio.Queue()
         self._watchers: set[asyncio.Task[None]] = set()
+        # TensorFlow's temporary files would outlive every worker that is killed.
+        self._scratch = tempfile.TemporaryDirectory(prefix="elasticdl-", ignore_cleanup_errors=True)
 
     def log_path(self, worker_id: int) -> Path:
         return self._log_dir / f"worker-{worker_id}.log"
 
+    def _scratch_of(self, worker_id: int) -> Path:
+        return Path(self._scratch.name) / f"worker-{worker_id}"
+
     async def launch(self, worker_id: int) -> None:
         self._log_dir.mkdir(parents=True, exist_ok=True)
+        scratch = self._scratch_of(worker_id)
+        scratch.mkdir()
         # The worker writes its own file: a pipe would end with the master, and the worker with it.
         with self.log_path(worker_id).open("wb") as log:
             process = await asyncio.create_subprocess_exec(
@@ -47,7 +56,7 @@ class LocalCluster:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **self._environment},
+                env={**os.environ, "TMPDIR": str(scratch), **self._environment},
             )
         self._processes[worker_id] = process
         watcher = asyncio.create_task(self._watch(worker_id, process))
@@ -57,6 +66,7 @@ class LocalCluster:
     async def _watch(self, worker_id: int, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
         del self._processes[worker_id]
+        shutil.rmtree(self._scratch_of(worker_id), ignore_errors=True)
         await self._ends.put(Ended(worker_id, *classify(code)))
 
     async def terminate(self, worker_id: int) -> None:
@@ -94,6 +104,7 @@ class LocalCluster:
             self._signal(worker_id, signal.SIGKILL)
         while self._watchers:
             await asyncio.wait(self._watchers)
+        self._scratch.cleanup()
 
 
 def classify(code: int) -> tuple[Cause, str]:

@@ -48,15 +48,20 @@ def test_ctrl_c_stops_at_a_step_boundary_and_leaves_no_orphan(start_job):
     assert not alive(pids)
 
 
-def test_ctrl_c_twice_ends_everything_at_once(start_job):
+def test_ctrl_c_twice_ends_everything_at_once_and_leaves_no_litter(start_job, tmp_path, monkeypatch):
+    litter = tmp_path / "tmp"
+    litter.mkdir()
+    monkeypatch.setenv("TMPDIR", str(litter))
     job = start_job(Fault("compute", "hold", {"step": 20}, repeat=True))
     job.wait_fired(3)
     pids = [job.pid(worker) for worker in range(3)]
     job.process.send_signal(signal.SIGINT)
     job.wait_for("stop")
+    assert list(litter.rglob("*autograph*")), "or this test proves nothing"
     job.process.send_signal(signal.SIGINT)
     assert job.wait() == 130
     assert not alive(pids)
+    assert not list(litter.iterdir())
 
 
 def test_workers_train_on_without_a_master_and_then_stop_cleanly(start_job):
