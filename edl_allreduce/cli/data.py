@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from edl_allreduce.cli import subcommands
 from edl_allreduce.data import RecordSource, open_source, read_good
 from edl_allreduce.data.csv_lines import CsvSource
 from edl_allreduce.data.example import Feature, decode_example
@@ -30,25 +31,7 @@ Advance = Callable[[int], None]
 
 def main(argv: Sequence[str]) -> int:
     """Run one of the sub-commands."""
-    words = list(argv)
-    if not words or words[0] in ("-h", "--help"):
-        print(_overview())
-        return 0 if words else 1
-    command = words[0]
-    if command not in _COMMANDS:
-        known = ", ".join(_COMMANDS)
-        raise UsageError(
-            f"Unknown sub-command {command}.{did_you_mean(command, _COMMANDS)} It must be one of {known}."
-        )
-    return _COMMANDS[command][1](words[1:])
-
-
-def _overview() -> str:
-    width = max(map(len, _COMMANDS))
-    lines = [f"  {name:{width}}  {summary}" for name, (summary, _) in _COMMANDS.items()]
-    return "\n".join(
-        [f"usage: {_PROGRAM} COMMAND [flags]", "", "Make, inspect and convert training data.", "", *lines]
-    )
+    return subcommands.run(_PROGRAM, "Make, inspect and convert training data.", _COMMANDS, argv)
 
 
 # --- make ---------------------------------------------------------------------------------------------
@@ -366,7 +349,7 @@ def _clipped(text: str, width: int = 100) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-_COMMANDS: Final[Mapping[str, tuple[str, Callable[[Sequence[str]], int]]]] = {
+_COMMANDS: Final[Mapping[str, subcommands.SubCommand]] = {
     "make": ("write a data set that this package knows (mnist, digits, census, ...)", _make),
     "info": ("say what is at a path", _info),
     "index": ("build the index of each file beforehand", _index),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -89,20 +88,10 @@ def load(target: str) -> Callable[..., int]:
     return function  # type: ignore[no-any-return]  # what a module exports is known only when it is imported
 
 
-def available() -> dict[str, Entry]:
-    """The commands whose code is installed; looked up, not imported."""
-    return {
-        name: entry
-        for name, entry in COMMANDS.items()
-        if importlib.util.find_spec(entry.target.partition(":")[0]) is not None
-    }
-
-
 def overview() -> str:
     """What `elasticdl --help` prints."""
-    commands = available()
-    width = max(map(len, commands))
-    lines = [f"  {name:{width}}  {entry.summary}" for name, entry in commands.items()]
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {entry.summary}" for name, entry in COMMANDS.items()]
     return "\n".join(
         [
             "usage: elasticdl COMMAND [flags]",
@@ -129,15 +118,14 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if name == "--version":
         name = "version"
-    commands = available()
-    if name not in commands:
+    if name not in COMMANDS:
         what = "flag" if name.startswith("-") else "command"
         raise UsageError(
-            f"Unknown {what} {name!r}.{did_you_mean(name, commands)}\n"
-            f"Commands: {', '.join(commands)}. See `elasticdl --help`."
+            f"Unknown {what} {name!r}.{did_you_mean(name, COMMANDS)}\n"
+            f"Commands: {', '.join(COMMANDS)}. See `elasticdl --help`."
         )
     try:
-        return load(commands[name].target)(rest)
+        return load(COMMANDS[name].target)(rest)
     except SystemExit as stop:
         # argparse leaves this way after it has printed help.
         return stop.code if isinstance(stop.code, int) else 0
