@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edl_allreduce.testing.faults import Fault
+from tests.conftest import EPOCHS, STEPS
 
 pytestmark = pytest.mark.training
 
@@ -97,3 +98,12 @@ def test_a_newcomer_killed_while_it_joins(start_job, nothing_was_lost):
     job.release()
     nothing_was_lost(job)
     assert len([f for f in job.fired() if f["action"] == "kill"]) == 2
+
+
+def test_with_a_batch_per_worker_fewer_workers_make_more_steps_of_the_same_records(start_job):
+    job = start_job(Fault("reduce", "kill", {"rank": 1, "step": 6}), elastic_batch="worker")
+    assert job.wait() == 0, job.story()
+    assert len(job.fired()) == 1
+    verdict = job.audit()
+    assert verdict.clean, f"{verdict}\n{job.story()}"
+    assert verdict.epochs == EPOCHS and verdict.steps > STEPS, verdict
