@@ -77,12 +77,14 @@ def _claim(number: int, fault: Fault, coordinates: dict[str, int]) -> bool:
     story = {"point": fault.point, "action": fault.action, "pid": os.getpid(), **coordinates}
     suffix = f"-{os.getpid()}" if fault.repeat else ""
     path = Path(os.environ[FAULT_DIR]) / f"fired-{number:03d}{suffix}"
+    draft = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
+    draft.write_text(json.dumps(story))  # whoever sees the file sees all of it
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        path.hardlink_to(draft)
     except FileExistsError:
         return fault.repeat
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(story, file)
+    finally:
+        draft.unlink()
     return True
 
 
