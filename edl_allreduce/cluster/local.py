@@ -46,7 +46,7 @@ class LocalCluster:
     async def launch(self, worker_id: int) -> None:
         self._log_dir.mkdir(parents=True, exist_ok=True)
         scratch = self._scratch_of(worker_id)
-        scratch.mkdir()
+        scratch.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
         # The worker writes its own file: a pipe would end with the master, and the worker with it.
         with self.log_path(worker_id).open("wb") as log:
             process = await asyncio.create_subprocess_exec(

@@ -507,7 +507,14 @@ class Job:
             self._next_id += 1
             self._slots[worker_id] = _Slot(clock.now())
             self._tell("launch", f"worker {worker_id} starts")
-            self._later(self._cluster.launch(worker_id))
+            self._later(self._launch(worker_id))
+
+    async def _launch(self, worker_id: int) -> None:
+        try:
+            await self._cluster.launch(worker_id)
+        except OSError as error:  # whoever never started never ends, and the job would wait for ever
+            del self._slots[worker_id]
+            self._end(Phase.FAILED, f"worker {worker_id} could not be started: {error}")
 
     def _launch_in(self, seconds: float) -> None:
         self._launch_after = max(self._launch_after, clock.now() + seconds)

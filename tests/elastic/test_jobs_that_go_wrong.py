@@ -77,3 +77,12 @@ def test_workers_train_on_without_a_master_and_then_stop_cleanly(start_job):
         assert "no master for" in job.log(worker)
     verdict = job.audit()
     assert verdict.clean and verdict.steps == 52
+
+
+def test_a_worker_that_cannot_be_started_fails_the_job_with_the_reason(launch, tmp_path):
+    in_the_way = tmp_path / "state" / "logs"
+    in_the_way.parent.mkdir()
+    in_the_way.touch()
+    job = launch(job_dir=in_the_way.parent, num_workers=2)
+    assert job.wait() == 1, job.story()
+    assert "could not be started" in job.stdout() and str(in_the_way) in job.stdout()
