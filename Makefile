@@ -1,8 +1,9 @@
 # `make` lists what there is. Every target sets up what it needs first (scripts/setup, a no-op when all is there).
 PYTHON := .venv/bin/python
 SETUP := scripts/setup
-# CI logs are read later and in a browser: no colours, the slowest tests named.
-PYTEST_FLAGS := $(if $(CI),--color=no --durations=10,)
+# CI logs are read later and in a browser: no colours, the slowest tests named. One failure on a shared machine
+# does not hide what all other tests say: it gets a second try, and the log ends with a RERUN line that names it.
+PYTEST_FLAGS := $(if $(CI),--color=no --durations=10 --reruns=1 --rerun-show-tracebacks -raR,)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-cluster test lint format cluster bench clean

@@ -114,6 +114,12 @@ def is_ready(node_or_pod: Object) -> bool:
     return found is not None and found["status"] == "True"
 
 
+def takes_pods(node: Object) -> bool:
+    """Whether a node is Ready and free of the taints of the time before, which go a little later."""
+    taints = {taint["key"] for taint in node["spec"].get("taints", ())}
+    return is_ready(node) and not taints & {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+
+
 def pod_path(namespace: str, name: str = "") -> str:
     """The path of a pod, or of a namespace's pods."""
     return f"/api/v1/namespaces/{namespace}/pods" + (f"/{name}" if name else "")

@@ -26,7 +26,7 @@ from kubelab import (
     places,
     processes,
 )
-from kubelab.api import POD_ENDED, Api, Object, is_ready, pod_path
+from kubelab.api import POD_ENDED, Api, Object, is_ready, pod_path, takes_pods
 from kubelab.errors import ApiError, ClusterStateError, CommandFailed, KubelabError
 from kubelab.faults import FaultProxy
 from kubelab.locks import locked
@@ -270,13 +270,13 @@ class Cluster:
             raise ClusterStateError(f"{error}\n{ends}") from error
 
     def wait_for_nodes(self, names: Iterable[str] | None = None, timeout: float = 180.0) -> None:
-        """Wait until the given nodes (all that were asked for, unless named) are Ready."""
+        """Wait until the given nodes (all that were asked for, unless named) are Ready and take pods."""
         wanted = set(self.state.nodes if names is None else names)
         seen: dict[str, bool] = {}
 
         def all_ready() -> bool:
             seen.update(
-                {node["metadata"]["name"]: is_ready(node) for node in self.api.items("/api/v1/nodes")}
+                {node["metadata"]["name"]: takes_pods(node) for node in self.api.items("/api/v1/nodes")}
             )
             return all(seen.get(name) for name in wanted)
 
