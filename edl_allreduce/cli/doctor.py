@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from edl_allreduce.spec.words import Parser
-from edl_allreduce.version import __version__
+from edl_allreduce.version import STOCK_HOROVOD, __version__
 
 _ABOUT: Final = """\
 Check whether this machine can train, and say what is missing and what cures it.
@@ -277,8 +277,7 @@ def _horovod(facts: Facts) -> list[Finding]:
             Finding(
                 "Horovod",
                 Health.NOTE,
-                f"{detail}, a stock build. Training works; not guaranteed: a worker that dies while the ring "
-                "forms may take others with it, and survivors may wait for --failure_detection_seconds.",
+                f"{detail}, {STOCK_HOROVOD}",
                 f"{_SETUP} builds Horovod with the changes that cure this",
             ),
             *_build_tools(facts),

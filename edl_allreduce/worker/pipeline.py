@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Full, Queue
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -20,6 +21,8 @@ from edl_allreduce.errors import DataError, ModelError
 from edl_allreduce.worker.zoo import Mode
 
 PREFETCH_STEPS = 4
+READ_STEPS = 2
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,59 @@ def _tensors(records: Records) -> Any:
     return tf.constant(records, tf.string)
 
 
+class Ahead(Iterator[Item]):
+    """Items that a thread makes a few ahead of whoever takes them; what it meets is raised there."""
+
+    def __init__(self, items: Iterator[Item], room: int, name: str) -> None:
+        self._queue: Queue[Item | Exception] = Queue(room)
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, args=(items,), name=name, daemon=True).start()
+
+    def __next__(self) -> Item:
+        item = self._queue.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def close(self) -> None:
+        """The thread ends by itself after the item at hand; nobody waits for it in a re-form."""
+        self._closed.set()
+
+    def _run(self, items: Iterator[Item]) -> None:
+        end: Exception = StopIteration()
+        try:
+            for item in items:
+                if not self._put(item):
+                    break
+        except Exception as error:  # noqa: BLE001  handed over to the thread that takes, which raises it
+            end = error
+        if not self._put(end):
+            with suppress(
+                Full
+            ):  # closed: whoever waits for an item of ours finds the queue empty, and must go on
+                self._queue.put_nowait(end)
+
+    def _put(self, item: Item | Exception) -> bool:
+        while not self._closed.is_set():
+            try:
+                self._queue.put(item, timeout=0.1)
+            except Full:
+                continue
+            return True
+        return False
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """This rank's part of one global batch as it was read."""
+
+    span: Span
+    parts: list[tuple[Records, list[int]]]
+    bad: list[int]
+
+
 class Pipeline:
-    """The steps of one rank in one generation, read ahead by a thread."""
+    """The steps of one rank in one generation, read ahead by a thread and parsed by another."""
 
     def __init__(
         self,
@@ -110,46 +164,26 @@ class Pipeline:
         self._global_batch = global_batch
         self._minibatch = minibatch
         self._allowed = bad_records_allowed
-        self._queue: Queue[StepData | BaseException] = Queue(PREFETCH_STEPS)
-        self._closed = threading.Event()
-        threading.Thread(target=self._run, args=(step, position), name="reader", daemon=True).start()
+        self._raw = Ahead(self._reads(step, position), READ_STEPS, "reader")
+        self._parsed = Ahead(map(self._parse, self._raw), PREFETCH_STEPS, "parser")
 
     def take(self) -> StepData:
-        """The next step's data; raises what the reader met."""
-        item = self._queue.get()
-        if isinstance(item, BaseException):
-            raise item
-        return item
+        """The next step's data; raises what reading or parsing met."""
+        return next(self._parsed)
 
     def close(self) -> None:
-        """The reader ends by itself after the record at hand; nobody waits for it in a re-form."""
-        self._closed.set()
+        """Read and parse no more."""
+        self._parsed.close()
+        self._raw.close()
 
-    def _run(self, step: int, position: int) -> None:
-        try:
-            for data in self._steps(step, position):
-                if not self._put(data):
-                    return
-        except Exception as error:  # noqa: BLE001  handed over to the training thread, which raises it
-            self._put(error)
-
-    def _put(self, item: StepData | BaseException) -> bool:
-        while not self._closed.is_set():
-            try:
-                self._queue.put(item, timeout=0.1)
-            except Full:
-                continue
-            return True
-        return False
-
-    def _steps(self, step: int, position: int) -> Iterator[StepData]:
+    def _reads(self, step: int, position: int) -> Iterator[_Raw]:
         while not self._schedule.finished(step, position):
             span = self._schedule.span(position, self._global_batch)
             yield self._read(span)
             step, position = step + 1, position + len(span)
 
-    def _read(self, span: Span) -> StepData:
-        parts, used, skipped = [], [], []
+    def _read(self, span: Span) -> _Raw:
+        parts, skipped = [], []
         for part in micro_batches(share(span, self._rank, self._size), self._minibatch):
             indices = self._schedule.order.indices(part)
             if self._allowed:
@@ -159,12 +193,15 @@ class Pipeline:
                 indices = [i for i in indices if i not in lost]
             else:
                 records = self._source.read(indices)
-            if not indices:
-                continue
-            features, labels = self._parser(records, len(indices))
-            parts.append(MicroBatch(features, labels, len(indices)))
-            used += indices
-        return StepData(span, parts, used, skipped)
+            if indices:
+                parts.append((records, indices))
+        return _Raw(span, parts, skipped)
+
+    def _parse(self, raw: _Raw) -> StepData:
+        parts = [
+            MicroBatch(*self._parser(records, len(indices)), len(indices)) for records, indices in raw.parts
+        ]
+        return StepData(raw.span, parts, [i for _, indices in raw.parts for i in indices], raw.bad)
 
 
 def check_data(source: RecordSource) -> None:

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from edl_allreduce.core.membership import Plan
 from edl_allreduce.errors import RingBroken
+from edl_allreduce.version import STOCK_HOROVOD
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +182,8 @@ class HorovodRing(_Collectives):
         self._library: Any = self._ops._basics.MPI_LIB_CTYPES
         self.features = _features(self._library)
         if not self.features & SURVIVES:
-            # A stock Horovod may abort the process after a failed operation unless the cache is off.
+            log.warning("this Horovod is %s `scripts/setup` builds one that cures this", STOCK_HOROVOD)
+            # It may abort the process after a failed operation unless the cache is off.
             os.environ.setdefault("HOROVOD_CACHE_CAPACITY", "0")
         self._sockets: set[tuple[int, str]] = set()
         self._lock = threading.Lock()
