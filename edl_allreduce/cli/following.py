@@ -28,9 +28,13 @@ def follow(spec: JobSpec) -> int:
             for _ in _until_over(job):
                 _draw(job, live)
     else:  # a log that is read later: what happened, line by line
-        seen = 0
+        seen, told = 0, ""
         for _ in _until_over(job):
             with suppress(ClusterUnreachable):
+                words = job.absence() if job.running() is None else ""
+                if words not in ("", told):
+                    print(f"{job.name}: {words}", flush=True)
+                told = words
                 seen = print_new(job, seen)
         print_new(job, seen)
     result = job.result()
@@ -39,7 +43,7 @@ def follow(spec: JobSpec) -> int:
         return 1
     print(f"{result.phase}: {result.reason}")
     if result.path:
-        print(f"The trained model is in {result.path}")
+        print(f"The result is in {result.path}")
     return 0 if job.phase() == "Succeeded" else 1
 
 
@@ -73,4 +77,4 @@ def _draw(job: ClusterJob, live: Live) -> None:
 
 
 def _waiting(job: ClusterJob) -> Text:
-    return Text(f"{job.name}: the master's pod is {job.phase()}")
+    return Text(f"{job.name}: {job.absence()}")

@@ -83,7 +83,7 @@ def _tell_end(status: JobStatus) -> None:
     if status.reason:
         print(f"{status.phase}: {status.reason}")
     if status.path:
-        print(f"The trained model is in {status.path}")
+        print(f"The result is in {status.path}")
 
 
 def _json(job: KnownJob, stay: bool) -> int:

@@ -91,7 +91,7 @@ def run_in_cluster(spec: JobSpec) -> int:
     result = asyncio.run(ClusterMaster(spec, dict(os.environ)).run())
     log.info("%s: %s", result.phase.value, result.reason)
     if result.path:
-        log.info("The trained model is in %s", result.path)
+        log.info("The result is in %s", result.path)
     return 1 if result.phase is Phase.FAILED else 0
 
 

@@ -114,7 +114,7 @@ def test_who_watches_sees_a_worker_killed_replaced_and_the_end(launch, watching,
     for command in (top, numbers, everybody, master, events):
         assert command.ends() == 0, command.shown[-2000:]
         assert "Traceback" not in command.shown
-    assert "Stopped" in top.shown and f"The trained model is in {job.output}" in top.shown
+    assert "Stopped" in top.shown and f"The result is in {job.output}" in top.shown
     assert "Stopped" in events.shown and "Stopped" in master.shown
     assert json.loads(numbers.shown.splitlines()[-1])["phase"] == "Stopped", "the last look is after the end"
 

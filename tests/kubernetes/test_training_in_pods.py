@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from scripts.demo_cluster import service
-from tests.kubernetes.training import TrainingJob
+from tests.kubernetes.training import RECORDS, TrainingJob
 
 pytestmark = [pytest.mark.cluster, pytest.mark.training, pytest.mark.timeout(900)]
 
@@ -18,6 +18,8 @@ def test_the_gke_guide_from_top_to_bottom(job, cluster, namespace):
     job.submit(4, 150, "--validation_data=/data/digits", "--evaluation_steps=500")
     job.trains_with(0, 1, 2, 3)
     assert "ring 4 of 4" in job.elasticdl("status", *job.named).stdout
+    logs = job.elasticdl_meanwhile("logs", *job.named, "--follow")
+    job.wait(lambda: "[worker 0] Loss = " in logs.path.read_text(), "the logs are followed")
 
     cluster.kubectl("delete", "pod", "-n", namespace, job.pod(0), "--wait=false")
     job.wait(lambda: "4" in job.phases(), "worker 4 is made at once")
@@ -38,6 +40,8 @@ def test_the_gke_guide_from_top_to_bottom(job, cluster, namespace):
     assert "Evaluation metrics[step=500]" in job.log()
     assert "Succeeded" in job.elasticdl("status", *job.named).stdout
     assert "worker 4 starts" in job.elasticdl("events", *job.named).stdout
+    printed = logs.said()
+    assert [i for i in (0, 4, 5, 6, 7) if f"[worker {i}] Loss = " not in printed] == [], "late ones, too"
 
 
 def test_a_killed_master_is_followed_by_one_that_takes_over(job, cluster, namespace):
@@ -60,11 +64,22 @@ def test_a_killed_master_is_followed_by_one_that_takes_over(job, cluster, namesp
     job.wait(lambda: job.phases().get("2") == "Succeeded", "the third one drains")
 
     assert "Stopped after" in other.elasticdl("stop", *other.named).stdout
-    printed, _ = followed.communicate(timeout=60)
-    assert followed.returncode == 0
+    printed = followed.said()
     assert "generation 1: workers 0, because" in printed and "Stopped: " in printed
     assert "generation 2" not in printed, "it saw nothing of the other job"
-    printed, _ = top.communicate(timeout=60)
-    assert top.returncode == 0 and "other · " in printed
+    assert "other · " in top.said()
     assert other.audit().clean
     job.ends_well()
+
+
+def test_a_trained_model_is_evaluated_and_predicts(job, cluster, namespace):
+    """Three jobs one after the other: the second and the third use what the first one left."""
+    job.fast()
+    job.elasticdl(*job.training(2, 5, "--checkpoint_dir=/data/checkpoints", "--follow"))
+    judge, oracle = (TrainingJob(cluster, namespace, job.directory, name) for name in ("judge", "oracle"))
+    model = ("--num_workers=2", "--checkpoint_dir_for_init=/data/checkpoints", "--follow")
+    evaluation = judge.elasticdl_meanwhile("evaluate", *judge.flags, "--validation_data=/data/digits", *model)
+    prediction = oracle.elasticdl("predict", *oracle.flags, "--prediction_data=/data/digits", *model)
+    assert f"Succeeded: {RECORDS} records" in prediction.stdout
+    assert (job.directory / "out-oracle" / "predictions.json").exists()
+    assert "accuracy" in evaluation.said()

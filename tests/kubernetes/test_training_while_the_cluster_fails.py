@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from kubelab import eventually
 from tests.kubernetes.training import TrainingJob
 
 pytestmark = [pytest.mark.cluster, pytest.mark.training, pytest.mark.timeout(900)]
@@ -58,6 +59,27 @@ def test_a_node_is_drained_then_loses_power_then_is_cut_off(job, cluster, namesp
     assert there not in job.running()
     job.trains_with(*job.running())
     job.ends_well()
+
+
+def test_the_masters_node_loses_power_and_later_the_master_is_deleted(job, cluster, namespace):
+    """The worker elsewhere waits for the node. Deleting the master ends the job; the next one goes on."""
+    flags = (*ONE_PER_NODE, "--checkpoint_dir=/data/checkpoints", "--master_grace_seconds=300")
+    job.submit(2, 60, *flags)
+    job.trains_with(0, 1)
+    _, there, _ = places(job)
+    node = cluster.pod(namespace, job.master)["spec"]["nodeName"]
+    cluster.node(node).kill()
+    eventually(lambda: " broke after " in job.log(job.pod(there)), "the ring breaks", 120)
+    cluster.node(node).start()
+    job.trains_with(there, 2)
+    assert "an earlier master of this job left workers" in job.log()
+
+    cluster.kubectl("delete", "pod", "-n", namespace, job.master, "--wait=false")
+    eventually(lambda: not cluster.pods(namespace, "app=elasticdl"), "all pods are gone", 120)
+    job.submit(2, 60, *flags)
+    job.trains_with(0, 1)
+    assert "the job goes on from /data/checkpoints/version-" in job.log()
+    assert job.ends_well().set_back == 0, "no step was made again"
 
 
 def test_the_control_plane_is_in_trouble(job, cluster, namespace):

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +29,19 @@ IMAGE = "docker.io/elasticdl/elasticdl:dev"
 RECORDS = 600
 MINIBATCH = 16
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Meanwhile:
+    """A command that runs. It prints into a file: a pipe that nobody reads would be full some time."""
+
+    process: subprocess.Popen[bytes]
+    path: Path
+
+    def said(self) -> str:
+        """All that it printed, when it has ended well."""
+        assert self.process.wait(timeout=120) == 0, self.path.read_text()
+        return self.path.read_text()
 
 
 class TrainingJob:
@@ -73,11 +87,13 @@ class TrainingJob:
         assert not check or done.returncode == 0, done.stderr
         return done
 
-    def elasticdl_meanwhile(self, *arguments: str) -> subprocess.Popen[str]:
+    def elasticdl_meanwhile(self, *arguments: str) -> Meanwhile:
         """A command that takes as long as the job."""
-        return subprocess.Popen(
-            self._command(arguments), env=self._environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
+        path = self.directory / f"{self.name}-{arguments[0]}.txt"
+        with path.open("w") as file:
+            return Meanwhile(
+                subprocess.Popen(self._command(arguments), env=self._environment, cwd=ROOT, stdout=file), path
+            )
 
     def _command(self, arguments: Iterable[str]) -> list[str]:
         return [sys.executable, "-m", "edl_allreduce.cli", *arguments]

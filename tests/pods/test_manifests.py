@@ -213,14 +213,16 @@ def test_a_wrong_cluster_spec_is_named(text):
 
 
 def test_a_killed_master_is_restarted_where_the_cluster_can():
-    (container,) = manifests.master_pod(spec_of(), restart_killed=True)["spec"]["containers"]
+    pod = manifests.master_pod(spec_of(), restart_killed=True)["spec"]
+    (container,) = pod["containers"]
+    assert container["restartPolicy"] == "Never"
     assert container["restartPolicyRules"] == [
         {"action": "Restart", "exitCodes": {"operator": "In", "values": [137, 255]}}
     ]
-    (container,) = manifests.master_pod(spec_of("--restart_policy=OnFailure"), restart_killed=True)["spec"][
-        "containers"
-    ]
-    assert "restartPolicyRules" not in container
+    assert pod["restartPolicy"] == "OnFailure", "a rebooted kubelet does not look further"
+    pod = manifests.master_pod(spec_of("--restart_policy=OnFailure"), restart_killed=True)["spec"]
+    assert "restartPolicyRules" not in pod["containers"][0]
+    assert manifests.master_pod(spec_of())["spec"]["restartPolicy"] == "Never", "where rules are unknown"
 
 
 def test_the_grace_period_fits_the_drain():

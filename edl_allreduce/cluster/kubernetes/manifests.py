@@ -86,10 +86,14 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
         "volumeMounts": [*mounts, {"name": "state", "mountPath": STATE_DIRECTORY}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    if restart_killed and spec.restart_policy is RestartPolicy.NEVER:
+    policy = spec.restart_policy
+    if restart_killed and policy is RestartPolicy.NEVER:
         # The process ended, not the job: the next one takes over.
         killed = {"action": "Restart", "exitCodes": {"operator": "In", "values": KILLED}}
-        container |= {"restartPolicy": "Never", "restartPolicyRules": [killed]}
+        container |= {"restartPolicy": policy.value, "restartPolicyRules": [killed]}
+        # The container's policy counts. But after a reboot of its node the kubelet looks at the pod's alone,
+        # and with Never the pod would be left there: neither running nor ended, for ever.
+        policy = RestartPolicy.ON_FAILURE
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -103,7 +107,7 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
         },
         "spec": {
             **_pod_spec(spec, priority=spec.master_pod_priority),
-            "restartPolicy": spec.restart_policy.value,
+            "restartPolicy": policy.value,
             **({"serviceAccountName": spec.service_account} if spec.service_account else {}),
             "containers": [container],
             "volumes": [*volumes, {"name": "state", "emptyDir": {}}],

@@ -202,22 +202,30 @@ class ClusterJob:
 
     def log_lines(self, pod: str, *, follow: bool) -> Iterator[str]:
         """What a pod printed."""
-        path = f"{names.path('pods', self.namespace, pod)}/log"
+        path = names.path("pods", self.namespace, pod)
         query = {"follow": "true"} if follow else {}
         pause = threading.Event()
+        silent = True
         while True:
             try:
-                for line in self.api.lines(path, 3600.0, **query):
+                for line in self.api.lines(f"{path}/log", 3600.0, **query):
+                    silent = False
                     yield line.decode(errors="replace")
-                return
             except ApiRefused as error:
-                if error.status == NOT_FOUND:
-                    return  # the pod is gone
-                if error.status != NOT_STARTED:
+                if error.status not in (NOT_FOUND, NOT_STARTED):
                     raise
-                if not follow:
-                    return  # its container is on its way
-                pause.wait(FRESH_SECONDS)
+            # Of a pod that has no node yet the log is not refused, but empty.
+            if not follow or not silent or self._is_over(path):
+                return
+            pause.wait(FRESH_SECONDS)
+
+    def _is_over(self, path: str) -> bool:
+        try:
+            return self.api.get(path)["status"].get("phase") in ENDED
+        except ApiRefused as error:
+            if error.status != NOT_FOUND:
+                raise
+            return True
 
 
 def find_job(namespace: str, job_name: str, *, force_kubeconfig: bool = False) -> ClusterJob:
