@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kubelab import archives, binaries, namespaces, places, tiers
+from kubelab import archives, binaries, namespaces, places, story, tiers
 from kubelab.cluster import Cluster
 from kubelab.errors import KubelabError
 from kubelab.state import Kind, State
@@ -67,7 +67,7 @@ def _up(options: argparse.Namespace) -> None:
     )
     if options.hollow_nodes and not there:
         cluster.add_hollow_nodes(options.hollow_nodes)
-    print("\n".join(cluster.status()))
+    print("\n".join(story.summary(cluster)))
     print(f"{'was up already' if there else 'up'}, after {seconds():.1f} s. Now type:")
     print(f"  export KUBECONFIG={cluster.kubeconfig} PATH={binaries.program('kubectl').parent}:$PATH")
     print("  kubectl get pods -A")
@@ -85,7 +85,7 @@ def _status(options: argparse.Namespace) -> int:
         print(f"cluster {options.name} is not up" + (f"; up are: {', '.join(others)}" if others else ""))
         print(tiers.detect().sentence())
         return 1
-    print("\n".join(Cluster.attach(options.name).status()))
+    print("\n".join(story.summary(Cluster.attach(options.name))))
     return 0
 
 

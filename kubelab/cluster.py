@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import shutil
@@ -26,8 +25,8 @@ from kubelab import (
     places,
     processes,
 )
-from kubelab.api import POD_ENDED, Api, Object, is_ready, pod_path, takes_pods
-from kubelab.errors import ApiError, ClusterStateError, CommandFailed, KubelabError
+from kubelab.api import POD_ENDED, Api, Object, pod_path, takes_pods
+from kubelab.errors import ApiError, ClusterStateError, KubelabError
 from kubelab.faults import FaultProxy
 from kubelab.locks import locked
 from kubelab.machines import Component, Machine
@@ -449,27 +448,6 @@ class Cluster:
             node.restore()
         self.wait_for_nodes()
 
-    def status(self) -> list[str]:
-        """Lines for a person."""
-        lines = [f"cluster {self.name}: {self.state.kind.value}, API server {self.state.server}"]
-        for part in self.components.values():
-            lines.append(f"  {part.name:26} {'running' if part.running else 'not running'}")
-        try:
-            nodes = self.api.items("/api/v1/nodes") if self.api.ready() else []
-        except (OSError, http.client.HTTPException, ApiError):
-            nodes = []
-        hollow = [node for node in nodes if node["metadata"].get("labels", {}).get("type") == "hollow"]
-        for node in nodes:
-            if node not in hollow:
-                room = node["status"]["allocatable"]
-                word = "Ready" if is_ready(node) else "NotReady"
-                lines.append(
-                    f"  node {node['metadata']['name']:21} {word}, cpu {room['cpu']}, memory {room['memory']}"
-                )
-        if hollow:
-            lines.append(f"  and {len(hollow)} hollow nodes")
-        return lines
-
 
 def _lock(run: Path) -> Path:
     return run.parent / f"{run.name}.lock"
@@ -508,6 +486,3 @@ def guard(name: str) -> Any:
         cwd=places.PACKAGE.parent,
         start_new_session=True,
     )
-
-
-__all__ = ["Cluster", "CommandFailed", "guard"]

@@ -1,4 +1,4 @@
-"""What was going on in a cluster, in one directory: for whoever has to find out why a test failed."""
+"""What goes on in a cluster: in a few lines, or all in one directory for who asks why a test failed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,31 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from kubelab.api import Object
+from kubelab.api import Object, is_ready
 from kubelab.cluster import Cluster
-from kubelab.errors import KubelabError
+from kubelab.errors import ApiError, KubelabError
 
 Sizes = dict[str, int]
+
+
+def summary(cluster: Cluster) -> list[str]:
+    """Which parts run, and the nodes; also of a cluster that is broken."""
+    lines = [f"cluster {cluster.name}: {cluster.state.kind.value}, API server {cluster.state.server}"]
+    for part in cluster.components.values():
+        lines.append(f"  {part.name:26} {'running' if part.running else 'not running'}")
+    try:
+        nodes = cluster.api.items("/api/v1/nodes") if cluster.api.ready() else []
+    except (OSError, http.client.HTTPException, ApiError):
+        nodes = []
+    hollow = [node for node in nodes if node["metadata"].get("labels", {}).get("type") == "hollow"]
+    for node in nodes:
+        if node not in hollow:
+            name, room = node["metadata"]["name"], node["status"]["allocatable"]
+            word = "Ready" if is_ready(node) else "NotReady"
+            lines.append(f"  node {name:21} {word}, cpu {room['cpu']}, memory {room['memory']}")
+    if hollow:
+        lines.append(f"  and {len(hollow)} hollow nodes")
+    return lines
 
 
 def log_sizes(cluster: Cluster) -> Sizes:
@@ -37,7 +57,7 @@ def tell(cluster: Cluster, directory: Path, since: Sizes | None = None) -> None:
             text = f"not available: {error}\n"  # the cluster may be broken: that is what the story is about
         (directory / name).write_text(text)
 
-    write("status.txt", lambda: "\n".join(cluster.status()))
+    write("status.txt", lambda: "\n".join(summary(cluster)))
     write("network-cuts.txt", lambda: "\n".join(map(str, cluster.state.cuts)))
     if not cluster.api.ready():
         write("events.txt", lambda: "the API server does not answer")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubelab import builders, commands, images
+from kubelab import builders, commands, images, places
 from kubelab.archives import load_archive
 from kubelab.errors import BuildFailed, KubelabError
 from tests.kubelab.command import cluster_command
@@ -112,6 +112,16 @@ def test_docker_and_podman_are_asked_as_they_want_to_be(tmp_path, monkeypatch, p
     assert not builder.works()
     with pytest.raises(BuildFailed, match="no space left"):
         builder.build(tmp_path, tmp_path / "Dockerfile", "a/b:1", {})
+
+
+def test_of_the_directories_of_wheels_those_used_last_are_kept(tmp_path):
+    for age, name in enumerate(("new", "middle", "old", "oldest")):
+        (tmp_path / name / "wheels").mkdir(parents=True)
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    places.keep_last_used(tmp_path / "old", 2)
+    assert {path.name for path in tmp_path.iterdir()} == {"old", "new"}
+    places.keep_last_used(tmp_path / "new", 2)
+    assert {path.name for path in tmp_path.iterdir()} == {"old", "new"}
 
 
 def test_names_are_completed_as_docker_does():
