@@ -1,6 +1,6 @@
 """A sum over two ranks, 4 B to 64 MiB: ours, Horovod straight, OpenMPI over TCP, and copying the bytes once.
 
-    python -m benchmarks.allreduce [--rounds 3] [--sizes 4,…] [--json FILE]
+    python -m benchmarks.allreduce [--rounds 2] [--sizes 4,…] [--json FILE]
 
 Ours is the sum of a training step: one grouped operation of the tensor and the control vector, in a
 tf.function. OpenMPI (mpi4py) is told to use TCP, since that is what two machines have. GB/s is the array's
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes")
 
 

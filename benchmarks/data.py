@@ -1,6 +1,6 @@
 """Does reading by index keep up with plain tf.data reading of the same files, both shuffled?
 
-    python -m benchmarks.data [--records 20000] [--pixels 784] [--batch 64] [--rounds 5] [--json FILE]
+    python -m benchmarks.data [--records 20000] [--pixels 784] [--batch 64] [--rounds 4] [--json FILE]
 
 Both sides give shuffled, parsed batches of the same records to the same thread. tf.data reads TFRecord files
 in sequence through its shuffle buffer (16 Ki records, as many as our shuffle mixes) and a `feed` per record;
@@ -45,7 +45,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--pixels", type=int, default=784)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
 
 
 def measure(settings: argparse.Namespace, directory: Path) -> Report:

@@ -1,6 +1,6 @@
 """From the command to the first step, and from a newcomer's start to its being ready.
 
-    python -m benchmarks.startup [--rounds 3] [--json FILE]
+    python -m benchmarks.startup [--rounds 2] [--json FILE]
 
 Two workers and the small model. Peers: static horovodrun with the same model, and plain Keras in one process.
 Ours must import, build and trace before it says that it is ready; a newcomer does so while the others train.
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
 
 
 def measure(settings: argparse.Namespace, directory: Path) -> Report:

@@ -1,6 +1,6 @@
 """Steps per second of two workers, over static horovodrun with the same model, records and global batch.
 
-    python -m benchmarks.steady [--rounds 3] [--models mlp,cnn] [--steps 900] [--json FILE]
+    python -m benchmarks.steady [--rounds 2] [--models mlp,cnn] [--steps 600] [--json FILE]
 
 Ours is a whole elastic job: master, heartbeats, and the diary that proves afterwards that each record was
 used once. Horovod Elastic commits its state every step, and every 10 steps. Plain Keras is one process with
@@ -47,9 +47,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--models", default="mlp,cnn")
-    parser.add_argument("--steps", type=int, default=900, help="of the small model; a large one makes fewer")
+    parser.add_argument("--steps", type=int, default=600, help="of the small model; a large one makes fewer")
     parser.add_argument(
         "--static_only", action="store_true", help="leave out all peers but static horovodrun"
     )
@@ -90,7 +90,7 @@ def contestants(model: str, steps: int, data: Path) -> dict[str, Callable[[Path]
             finish(job)
             return our_pace(job, worker=0, warm_up=warm_up)
 
-    def horovodrun(name: str, *, our_build: bool = False, **more: int) -> Callable[[Path], float]:
+    def horovodrun(name: str, **more: int) -> Callable[[Path], float]:
         def run(where: Path) -> float:
             launcher = [*HOROVODRUN, "-np", str(WORKERS)]
             if name == "elastic":
@@ -98,7 +98,7 @@ def contestants(model: str, steps: int, data: Path) -> dict[str, Callable[[Path]
             ranks = program(
                 name, **common, batch=BATCH, threads=threads_of(WORKERS), marks=where / "marks", **more
             )
-            with peer(where, [*launcher, *ranks], peer_environment(ours=our_build)) as running:
+            with peer(where, [*launcher, *ranks], peer_environment()) as running:
                 running.wait()
                 return max(steps_per_second(marks, warm_up) for marks in read_marks(running.marks).values())
 
@@ -116,12 +116,11 @@ def contestants(model: str, steps: int, data: Path) -> dict[str, Callable[[Path]
     every = {
         OURS: ours,
         STATIC: horovodrun("static"),
-        "static horovodrun, our Horovod": horovodrun("static", our_build=True),
         "Horovod Elastic, commit each step": horovodrun("elastic", commit_every=1),
         "Horovod Elastic, commit each 10": horovodrun("elastic", commit_every=10),
         "plain Keras, one process": alone,
     }
-    small = model == "mlp"  # a commit or another Horovod does not show in long steps
+    small = model == "mlp"  # a commit does not show in long steps
     return {k: v for k, v in every.items() if small or k in (OURS, STATIC, "plain Keras, one process")}
 
 

@@ -81,7 +81,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state between two steps, copied: training may go on while it is written."""
+    """The state between two steps: it stays as it is while training goes on and it is written."""
 
     step: int
     position: int
@@ -280,7 +280,7 @@ def _sync(directory: Path) -> None:
 class Checkpoints:
     """The checkpoints of one job, as one worker sees them.
 
-    `save` copies the state and returns; a thread writes it. When the disk cannot keep up, the newest
+    `save` takes hold of the state and returns; a thread writes it. When the disk cannot keep up, the newest
     snapshot waits and the one it replaces is dropped.
     """
 
@@ -342,7 +342,7 @@ class Checkpoints:
         check_fit(loaded, self._trainer)
 
     def save(self, step: int, position: int, journal: Journal) -> None:
-        """Copy the state; it is written meanwhile."""
+        """Take hold of the state; it is written while training goes on."""
         if step == self._saved:
             return
         self._saved = step
@@ -359,7 +359,7 @@ class Checkpoints:
                 self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
-        log.debug("step %d: the state was copied in %.1f ms", step, 1000 * (clock.now() - began))
+        log.info("step %d: a checkpoint held training for %.1f ms", step, 1000 * (clock.now() - began))
 
     def flush(self) -> None:
         """Wait until everything is on disk."""

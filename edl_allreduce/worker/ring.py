@@ -44,7 +44,7 @@ class Ring(Protocol):
         """The values of every rank, in rank order."""
 
     def share_state(self, arrays: list[np.ndarray[Any, Any]], root: int) -> list[np.ndarray[Any, Any]]:
-        """Overwrite the arrays with those of `root`, and return them."""
+        """The arrays of `root`, in place of these of the same kinds."""
 
 
 class SoloRing:
@@ -100,17 +100,18 @@ class _Collectives:
         return [[int(v) for v in row] for row in table.numpy()]
 
     def share_state(self, arrays: list[np.ndarray[Any, Any]], root: int) -> list[np.ndarray[Any, Any]]:
+        received = arrays if self.rank == root else [np.empty_like(array) for array in arrays]
         try:
-            for number, parcel in enumerate(_parcels(arrays)):
+            for number, (parcel, places) in enumerate(zip(_parcels(arrays), _parcels(received), strict=True)):
                 packed = tf.constant(np.concatenate(parcel))
                 sent = self._ops.broadcast(packed, root, name=f"edl.state.{number}").numpy()
                 if self.rank != root:
                     ends = np.cumsum([part.size for part in parcel])
-                    for part, got in zip(parcel, np.split(sent, ends[:-1]), strict=True):
+                    for part, got in zip(places, np.split(sent, ends[:-1]), strict=True):
                         part[:] = got
         except tf.errors.OpError as error:
             raise RingBroken(_first_line(error)) from error
-        return arrays
+        return received
 
 
 HALVES = {tf.float16, tf.bfloat16}

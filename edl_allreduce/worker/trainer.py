@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from edl_allreduce.errors import ModelError
+from edl_allreduce.worker.arrays import read_arrays
 from edl_allreduce.worker.pipeline import MicroBatch
 from edl_allreduce.worker.ring import BROKEN, Ring, broken
 from edl_allreduce.worker.zoo import ModelDefinition
@@ -203,8 +204,8 @@ class Trainer:
         return [*self.model.variables, *self.optimizer.variables]
 
     def state(self) -> list[np.ndarray[Any, Any]]:
-        """Everything that makes the next step and the result what they are, as arrays."""
-        return [*_copies(self._variables()), *(array.copy() for array in self._best)]
+        """Everything that makes the next step and the result what they are, as arrays to be read."""
+        return [*read_arrays(self._variables()), *self._best]
 
     def names(self) -> tuple[list[str], list[str]]:
         """Of the model's and of the optimizer's variables, in the order of `state`."""
@@ -225,17 +226,12 @@ class Trainer:
 
     def keep_best(self) -> None:
         """The model as it is now is the best so far; from now on this is part of the state."""
-        self._best = _copies(self.model.variables)
+        self._best = read_arrays(self.model.variables)
 
     def take_best(self) -> None:
         """For the result: go back to the best, if it was kept."""
         if self._best:
             self.restore_model(self._best)
-
-
-def _copies(variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """Arrays of their own. Keras' numpy() copies twice, and training waits for it at each checkpoint."""
-    return [np.asarray(v.value.numpy()) for v in variables]
 
 
 class _Traced:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from edl_allreduce.errors import UsageError
+from edl_allreduce.worker.arrays import read_arrays
 
 VALUES_BYTES = 64 * 1024
 """Room for plain values: they travel in one array of a size that all workers know beforehand."""
@@ -47,8 +48,8 @@ class State:
                 f"job.values takes {len(text)} bytes as JSON, {VALUES_BYTES} are allowed; keep arrays in "
                 "variables and give those as state."
             )
-        values = np.frombuffer(text.ljust(VALUES_BYTES), np.uint8).copy()
-        return [*(np.array(v.numpy()) for _, v in self._variables), values]
+        values = np.frombuffer(text.ljust(VALUES_BYTES), np.uint8)
+        return [*read_arrays(v for _, v in self._variables), values]
 
     def restore(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         for (_, variable), array in zip(self._variables, arrays[:-1], strict=True):

@@ -1,0 +1,278 @@
+"""What membership is about: who is there, what happens, what is to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from edl_allreduce.core.deadlines import Deadlines
+
+# ---------------------------------------------------------------------------------------------- state
+
+
+class Standing(Enum):
+    """Where a worker stands. Only PREPARING is no candidate for a plan."""
+
+    PREPARING = "preparing"
+    """Said hello; imports, builds and traces."""
+    WAITING = "waiting"
+    """Ready, in no ring."""
+    RING = "ring"
+    """In the current plan: entering, agreeing on state, or training."""
+    DONE = "done"
+    """Trained the last step; keeps its state until everybody has it."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A place in a plan."""
+
+    uid: str
+    worker_id: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The ring of one generation; the index in `members` is the rank."""
+
+    generation: int
+    members: tuple[Seat, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def rank_of(self, uid: str) -> int | None:
+        return next((rank for rank, seat in enumerate(self.members) if seat.uid == uid), None)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One worker process. Identity is the uid: a worker that comes back is a new member."""
+
+    seat: Seat
+    standing: Standing
+    since: float
+    """When the standing began."""
+    generation: int = 0
+    """The ring that it is in, or was in last."""
+    has_state: bool = False
+    """Holds the model of the job, not just a freshly initialised one."""
+    step: int = 0
+    entered: bool = False
+    """Began to connect to the ring of its generation."""
+    joined: bool = False
+    """Connected, and agreed with all others on the state."""
+    draining: bool = False
+    expected: bool = False
+    """Known from another member's plan after a master restart, not heard yet."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for."""
+
+    wanted: int
+    """Workers that the job should have; 0 when nobody starts them (by hand)."""
+    minimum: int = 1
+    cool_down: float = 1.0
+    """Seconds for which arrivals are gathered into one re-form."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    recover_until: float = 0.0
+    """A restarted master plans nothing before this time: the old ring may still report. 0: no restart."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that the machine knows."""
+
+    options: Options
+    members: Mapping[str, Member] = field(default_factory=dict)
+    plan: Plan | None = None
+    generation: int = 0
+    """The highest generation ever seen."""
+    leads: bool = False
+    """This master published a plan of its own; from then on no other ring is taken over."""
+    leaving: Plan | None = None
+    """The ring that members leave at a step boundary, while they have not entered the current one."""
+    leaver_lost: float | None = None
+    """When somebody who is in `leaving`, but not in the plan, was lost: the others may wait for it."""
+    gone: frozenset[str] = frozenset()
+    """Lost or evicted; whoever of them comes back is turned away."""
+    usual_step: float = 0.0
+    """Seconds of a usual step, for deadlines of user code."""
+    broken_since: float | None = None
+    """When the current ring was first reported broken."""
+    entered_since: float | None = None
+    """When the first member entered the current ring."""
+    aborted: int = 0
+    """The generation that was told to abort."""
+    losses: tuple[str, ...] = ()
+    """Why members of the current plan are gone, for the next plan's reason."""
+    waiting_for: str = ""
+    """Why no plan is published although one is needed."""
+    finished: bool = False
+
+    def alive(self) -> list[Member]:
+        """Members of the current plan that still live, in rank order."""
+        if self.plan is None:
+            return []
+        return [self.members[seat.uid] for seat in self.plan.members if seat.uid in self.members]
+
+    def newcomers(self) -> list[Member]:
+        """Workers that are ready and not in the current plan, by id."""
+        seated = {seat.uid for seat in self.plan.members} if self.plan else set()
+        ready = (
+            m
+            for m in self.members.values()
+            if m.standing is Standing.WAITING and not m.draining and m.seat.uid not in seated
+        )
+        return sorted(ready, key=lambda m: m.seat.worker_id)
+
+    def let_go(self) -> list[Member]:
+        """Workers that hold the model, were left out of the plan because they drain, and still live."""
+        seated = {seat.uid for seat in self.plan.members} if self.plan else set()
+        return [
+            m
+            for m in self.members.values()
+            if m.standing is Standing.WAITING and m.draining and m.has_state and m.seat.uid not in seated
+        ]
+
+
+# --------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A worker connected. `plan` is the newest that seats it and that it did not give up, if any."""
+
+    seat: Seat
+    plan: Plan | None = None
+    step: int = 0
+    done: bool = False
+    joined: bool = True
+    """Whether it is in the ring of `plan`; False while it connects or has yet to leave an older one."""
+    has_state: bool = True
+    """Whether it holds the model of the job; means nothing before it heard of any generation."""
+    generation: int = 0
+    """The highest generation that it ever heard of."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker finished its preparations."""
+
+    uid: str
+    step: int = 0
+    has_state: bool = False
+    """True only if it was in a ring. A checkpoint does not count: the living are further than it is, and
+    whoever drains with the model would be let go because of it."""
+
+
+@dataclass(frozen=True)
+class Entered:
+    """A member began to connect to the ring of `generation`."""
+
+    uid: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A member is connected and agreed on the state at `step`."""
+
+    uid: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Out:
+    """A member left the ring of `generation` and waits for a plan; `reason` is empty at a voted boundary."""
+
+    uid: str
+    generation: int
+    step: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A member trained the last step."""
+
+    uid: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Draining:
+    """A worker was asked to leave (SIGTERM, scale-in)."""
+
+    uid: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker is gone for good; `cause` is for people."""
+
+    uid: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The user or the autoscaler changed the number of workers."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passed."""
+
+    usual_step: float = 0.0
+
+
+Event = Hello | Ready | Entered | Joined | Out | Done | Draining | Lost | Wanted | Tick
+
+# -------------------------------------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Give this plan to all its members and to those who leave. `abort`: do not wait for the boundary."""
+
+    plan: Plan
+    abort: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Tell the members to break the ring of this generation; they answer with Out."""
+
+    generation: int
+    uids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Evict:
+    """End this worker; it is no longer a member."""
+
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Training is complete: every member of the last ring holds the final state."""
+
+    uids: tuple[str, ...]
+    step: int
+
+
+Action = Publish | Abort | Evict | Finish
