@@ -7,14 +7,13 @@ of them; then it gives the room back. At the end the audit says whether a step o
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -23,18 +22,18 @@ from rich.table import Table
 from rich.text import Text
 
 from edl_allreduce.cli.status import current
-from edl_allreduce.cluster.kubernetes.remote import find_job
+from edl_allreduce.cluster.kubernetes.remote import ClusterJob, find_job
 from edl_allreduce.core.health import Activity
 from edl_allreduce.errors import EdlError
 from edl_allreduce.master.display import render
-from edl_allreduce.rpc.messages import JobStatus
+from edl_allreduce.rpc.messages import EventRecord, JobStatus
 from edl_allreduce.worker.audit import audit
 from kubelab.cluster import Cluster, guard
 from kubelab.errors import KubelabError
 from kubelab.images import BUSYBOX
 
 ROOT = Path(__file__).resolve().parent.parent
-CLUSTER = "demo"
+CLUSTER = f"demo-{os.getpid()}"
 NAMESPACE = "default"
 JOB = "test-mnist"
 TAG = "elasticdl/elasticdl:dev"
@@ -75,22 +74,22 @@ class Scene:
 def main() -> int:
     """Run it; returns 0 when nothing was lost."""
     say("building the image (minutes the first time) and starting a cluster of two nodes")
-    build = [sys.executable, str(ROOT / "docker" / "build"), "--tag", TAG]
-    subprocess.run([*build, "--load"], check=True)
-    directory = Path(mkdtemp(prefix="elasticdl-demo-"))
+    subprocess.run([sys.executable, str(ROOT / "docker" / "build"), "--tag", TAG, "--load"], check=True)
     watchman = guard(CLUSTER)  # takes the cluster down even if this process is killed
     try:
         cluster = Cluster.up(CLUSTER)
-        subprocess.run([*build, "--name", CLUSTER], check=True)
         os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
+        directory = cluster.run / "demo"  # goes with the cluster
+        directory.mkdir()
         prepare(cluster, directory)
         elasticdl(*train(directory))
-        play(cluster)
-        return report(directory)
+        job = find_job(NAMESPACE, JOB)
+        play(cluster, job)
+        elasticdl("stop", f"--job_name={JOB}", f"--namespace={NAMESPACE}")
+        return report(directory, job.events())
     finally:
-        Cluster.take_down(CLUSTER)
+        say("taking the cluster down")
         watchman.communicate()
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def prepare(cluster: Cluster, directory: Path) -> None:
@@ -152,9 +151,8 @@ def scenes(cluster: Cluster) -> list[Scene]:
     ]
 
 
-def play(cluster: Cluster) -> None:
-    """One scene after the other, and then the job is stopped."""
-    job = find_job(NAMESPACE, JOB)
+def play(cluster: Cluster, job: ClusterJob) -> None:
+    """One scene after the other."""
     console = Console()
     pause = threading.Event()
     generation = 0
@@ -182,7 +180,6 @@ def play(cluster: Cluster) -> None:
             else:
                 raise KubelabError(f"{scene.about}: did not happen within {LONGEST_SCENE:.0f} s; {status}")
             generation = status.generation
-    elasticdl("stop", f"--job_name={JOB}", f"--namespace={NAMESPACE}")
 
 
 def ring(status: JobStatus) -> int:
@@ -233,11 +230,24 @@ def service(replicas: int = 5) -> dict[str, object]:
     }
 
 
-def report(directory: Path) -> int:
-    """What became of the steps and records."""
+def report(directory: Path, events: list[EventRecord]) -> int:
+    """The rings with their reasons and pauses, and what became of the steps and records."""
+    console = Console()
+    table = Table(title="What happened, and how long the survivors paused", title_justify="left")
+    for column in ("ring", "workers", "because", "pause"):
+        table.add_column(column, justify="right" if column in ("ring", "pause") else "left")
+    for number, workers, reason in _found(r"generation (\d+): workers ([\d, ]+), because (.*)", events):
+        pauses = _found(rf"worker \d+ goes on in generation {number} after ([\d.]+) s", events)
+        pause = max((float(seconds) for (seconds,) in pauses), default=None)
+        table.add_row(number, workers, reason, "" if pause is None else f"{pause:.2f} s")
+    console.print(table)
     verdict = audit(str(directory / "audit"))
-    Console().print(f"Audit: {verdict}", style="green" if verdict.clean else "red")
+    console.print(f"Audit: {verdict}", style="green" if verdict.clean else "red")
     return 0 if verdict.clean else 1
+
+
+def _found(pattern: str, events: list[EventRecord]) -> list[tuple[str, ...]]:
+    return [match.groups() for event in events if (match := re.match(pattern, event.text))]
 
 
 def say(text: str) -> None:

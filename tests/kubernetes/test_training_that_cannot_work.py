@@ -33,13 +33,15 @@ def ended(job: TrainingJob) -> dict | None:
     return pod if pod["status"].get("phase") in ("Succeeded", "Failed") else None
 
 
-def test_four_jobs_that_cannot_work_say_why(job, cluster, namespace):
+def test_jobs_that_cannot_work_say_why(job, cluster, namespace):
     """At once and in one namespace: no image, no memory, no room, and a model that crashes."""
     zoo = job.directory / "zoo"
     (zoo / "crashing.py").write_text((zoo / "paced_digits.py").read_text() + CRASH)
-    hungry, crashing, large = (
-        TrainingJob(cluster, namespace, job.directory, name) for name in ("hungry", "crashing", "large")
+    hungry, crashing, large, headless = (
+        TrainingJob(cluster, namespace, job.directory, name)
+        for name in ("hungry", "crashing", "large", "headless")
     )
+    headless.submit(1, 1, "--image_name=docker.io/nowhere/nothing:1")
     job.submit(1, 1, "--worker_image=docker.io/nowhere/nothing:1")
     large.submit(1, 1, "--worker_resource_request=cpu=50,memory=64Mi", "--worker_resource_limit=")
     hungry.submit(
@@ -58,6 +60,9 @@ def test_four_jobs_that_cannot_work_say_why(job, cluster, namespace):
     assert "cannot start: ErrImageNeverPull" in words
     assert "docker.io/nowhere/nothing:1" in words
     eventually(lambda: not job.phases(), "no pod waits for an image of a job that is over", 60)
+
+    words = headless.elasticdl("status", *headless.named, check=False).stderr
+    assert "its master's pod is on its way. ErrImageNeverPull" in words
 
     words = large.elasticdl("events", *large.named).stdout
     assert "Insufficient cpu" in words and "ask for less (--worker_resource_request)" in words
