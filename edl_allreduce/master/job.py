@@ -63,7 +63,6 @@ class JobOptions:
     deadlines: Deadlines
     crash_budget: int
     global_batch: int
-    records_per_epoch: int = 0
     recover_until: float = 0.0
 
 
@@ -512,7 +511,7 @@ class Job:
     async def _launch(self, worker_id: int) -> None:
         try:
             await self._cluster.launch(worker_id)
-        except OSError as error:  # whoever never started never ends, and the job would wait for ever
+        except Exception as error:  # noqa: BLE001  whoever never started never ends: nobody must wait for it
             del self._slots[worker_id]
             self._end(Phase.FAILED, f"worker {worker_id} could not be started: {error}")
 
@@ -582,7 +581,12 @@ class Job:
     def _later(self, effect: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(effect)
         self._effects.add(task)
-        task.add_done_callback(self._effects.discard)
+        task.add_done_callback(self._took_effect)
+
+    def _took_effect(self, task: asyncio.Task[None]) -> None:
+        self._effects.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the cluster could not do what it was told: %s", error, exc_info=error)
 
     # ------------------------------------------------------------------------------------------- telling
 
@@ -639,7 +643,6 @@ class Job:
             generation=self._state.generation,
             step=self._step,
             total_steps=self._total_steps,
-            epoch=0.0,
             loss=self._loss,
             records_per_second=rate * self.options.global_batch,
             steps_per_second=rate,

@@ -299,7 +299,6 @@ class JobStatus(msgspec.Struct, frozen=True):
     generation: int
     step: int
     total_steps: int
-    epoch: float
     loss: float
     records_per_second: float
     steps_per_second: float

@@ -20,7 +20,7 @@ HELLO = messages.Hello(SEAT, messages.PROTOCOL, "0")
 
 def status(name: str) -> messages.JobStatus:
     numbers = dict.fromkeys(("wanted", "minimum", "generation", "step", "total_steps"), 0)
-    rates = dict.fromkeys(("epoch", "loss", "records_per_second", "steps_per_second", "elapsed"), 0.0)
+    rates = dict.fromkeys(("loss", "records_per_second", "steps_per_second", "elapsed"), 0.0)
     return messages.JobStatus(
         job_name=name, phase="", waiting_for="", workers=[], events=[], **numbers, **rates
     )

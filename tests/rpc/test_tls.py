@@ -26,7 +26,7 @@ def address(credentials):
             yield messages.Release()
 
     async def answer(message):
-        return messages.JobStatus("safe", "Training", 1, 1, 1, 0, 0, 0.0, 0.0, 0.0, 0.0, "", 0.0, [], [])
+        return messages.JobStatus("safe", "Training", 1, 1, 1, 0, 0, 0.0, 0.0, 0.0, "", 0.0, [], [])
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
