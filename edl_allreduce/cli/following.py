@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from threading import Event
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -25,8 +25,11 @@ def follow(spec: JobSpec) -> int:
     console = Console()
     if console.is_terminal:
         with Live(_waiting(job), console=console, auto_refresh=False) as live:
+            last = None
             for _ in _until_over(job):
-                _draw(job, live)
+                last = _draw(job, live) or last
+            if last is not None:  # in the place of "no answer": the master has just ended
+                live.update(last, refresh=True)
     else:  # a log that is read later: what happened, line by line
         seen, told = 0, ""
         for _ in _until_over(job):
@@ -61,7 +64,8 @@ def _over(job: ClusterJob) -> bool:
         return False  # the job does not need the API server, and it will be back
 
 
-def _draw(job: ClusterJob, live: Live) -> None:
+def _draw(job: ClusterJob, live: Live) -> RenderableType | None:
+    """Returns the picture of a job whose master answered."""
     from edl_allreduce.master.display import render
     from edl_allreduce.rpc.client import command
 
@@ -71,9 +75,12 @@ def _draw(job: ClusterJob, live: Live) -> None:
             live.update(_waiting(job), refresh=True)
         else:
             said = command(address.address, address.token, Ask(), certificate=address.certificate)
-            live.update(render(said), refresh=True)
+            picture = render(said)
+            live.update(picture, refresh=True)
+            return picture
     except EdlError as error:  # a master that starts or restarts
         live.update(Text(f"{job.name}: {error}"), refresh=True)
+    return None
 
 
 def _waiting(job: ClusterJob) -> Text:

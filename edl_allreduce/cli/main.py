@@ -48,7 +48,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
 _EXAMPLES: Final = """\
 Examples:
   elasticdl doctor
-  elasticdl train --job_name=digits --model_zoo=model_zoo --model_def=mnist.mnist_cnn.custom_model \\
+  elasticdl train --job_name=digits --model_zoo=model_zoo --model_def=digits.mlp.custom_model \\
       --training_data=data/train --num_workers=4
 
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""

@@ -27,5 +27,7 @@ def main(argv: list[str]) -> int:
     job = meant(arguments)
     before = ask(job).wanted
     ask(job, Scale(count))
-    print(f"{job.name}: from {before} to {count} workers; `elasticdl top --job_name={job.name}` shows how.")
+    where = f" --namespace={arguments.namespace}" if arguments.namespace else ""
+    watch = f"elasticdl top --job_name={job.name}{where}"
+    print(f"{job.name}: from {before} to {count} workers; `{watch}` shows how.")
     return 0

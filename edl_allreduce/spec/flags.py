@@ -55,12 +55,12 @@ _ABOUT: Final = {
 Train a model. Workers may come and go: no step is lost and each record is used exactly once per epoch.
 
 Four workers on this machine:
-  elasticdl train --job_name=digits --model_zoo=model_zoo --model_def=mnist.mnist_cnn.custom_model \\
+  elasticdl train --job_name=digits --model_zoo=model_zoo --model_def=digits.mlp.custom_model \\
       --training_data=data/train --num_workers=4
 
 The same on Kubernetes, on preemptible pods:
   elasticdl train --job_name=digits --image_name=example/digits:1 --model_zoo=model_zoo \\
-      --model_def=mnist.mnist_cnn.custom_model --training_data=/data/train --num_workers=4 \\
+      --model_def=digits.mlp.custom_model --training_data=/data/train --num_workers=4 \\
       --worker_pod_priority=low --volume="claim_name=data,mount_path=/data"
 
 Your own training script instead of a model file:
@@ -69,21 +69,21 @@ Your own training script instead of a model file:
     Command.EVALUATE: """\
 Evaluate a trained model.
 
-  elasticdl evaluate --job_name=digits-eval --model_zoo=model_zoo --model_def=mnist.mnist_cnn.custom_model \\
+  elasticdl evaluate --job_name=digits-eval --model_zoo=model_zoo --model_def=digits.mlp.custom_model \\
       --validation_data=data/test --checkpoint_dir_for_init=checkpoints
 """,
     Command.PREDICT: """\
 Predict with a trained model.
 
   elasticdl predict --job_name=digits-predict --model_zoo=model_zoo \\
-      --model_def=mnist.mnist_cnn.custom_model --prediction_data=data/new \\
+      --model_def=digits.mlp.custom_model --prediction_data=data/new \\
       --checkpoint_dir_for_init=checkpoints
 """,
     Command.MASTER: """\
 Start a master by hand. With --num_workers=0 it starts no workers and serves those that you start:
 
   python -m edl_allreduce.master.main --job_name=test --num_workers=0 --model_zoo=model_zoo \\
-      --model_def=mnist.mnist_cnn.custom_model --training_data=data/train
+      --model_def=digits.mlp.custom_model --training_data=data/train
 """,
     Command.WORKER: """\
 Start a worker by hand; any number of them, killed and added freely:

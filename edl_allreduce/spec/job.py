@@ -132,7 +132,7 @@ class JobSpec:
         group=Group.MODEL,
         metavar="DOTTED.PATH",
         help="The function or class that makes the Keras model, as directory.file.name below --model_zoo: "
-        "mnist.mnist_cnn.custom_model is custom_model in mnist/mnist_cnn.py.",
+        "digits.mlp.custom_model is custom_model in digits/mlp.py.",
     )
     model_params: str = flag(
         "",

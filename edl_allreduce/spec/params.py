@@ -147,7 +147,7 @@ def split_model_def(model_def: str) -> tuple[PurePosixPath, str]:
     if not parts or not all(part.isidentifier() for part in [*parts, symbol]):
         raise UsageError(
             f"{model_def!r}: expected the dotted path of a function or class below --model_zoo, "
-            "as in mnist.mnist_cnn.custom_model for custom_model in mnist/mnist_cnn.py"
+            "as in digits.mlp.custom_model for custom_model in digits/mlp.py"
         )
     return PurePosixPath(*parts).with_suffix(".py"), symbol
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,11 @@ def test_a_kustomization_is_accepted_as_it_is(controlplane, namespace, folder):
 def test_names_of_the_guides_lead_to_the_same_files():
     for name in ("elasticdl-rbac.yaml", "high.yaml", "low.yaml"):
         assert (ROOT / name).resolve() == ROOT / "base" / name
+
+
+def test_models_of_the_guides_are_in_the_zoo():
+    texts = [path.read_text() for path in (*ROOT.rglob("*.yaml"), *ROOT.parent.glob("docs/kubernetes/*.md"))]
+    models = {model for text in texts for model in re.findall(r"--model_def=(\S+)\.\w+", text)}
+    assert len(models) >= 2
+    for model in models:
+        assert (ROOT.parent / "model_zoo" / f"{model.replace('.', '/')}.py").exists(), model
