@@ -26,7 +26,7 @@ from benchmarks import frame
 from benchmarks.contestants import peer_environment, peers_run_on
 from benchmarks.frame import BenchmarkFailed, Figure, Report, said
 from edl_allreduce import clock
-from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.errors import UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.rpc.server import MasterServer

@@ -7,7 +7,7 @@ import os
 
 from edl_allreduce import clock
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership import Seat
+from edl_allreduce.core.membership.types import Seat
 from edl_allreduce.rpc import messages
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.ring import HorovodRing

@@ -1,7 +1,7 @@
 """The master: hears workers, asks the pure core what to do, and does it.
 
 One asyncio loop owns all state, so nothing is locked. Every event of a worker goes through
-`membership.handle`; what it answers is carried out by `_perform`.
+`machine.handle`; what it answers is carried out by `_perform`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import msgspec
 
 from edl_allreduce import clock
 from edl_allreduce.cluster.base import Cluster, Ended
-from edl_allreduce.core import health, membership, relaunch
+from edl_allreduce.core import health, relaunch
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership import Standing
+from edl_allreduce.core.membership import machine
+from edl_allreduce.core.membership import types as membership
+from edl_allreduce.core.membership.types import Standing
 from edl_allreduce.core.relaunch import Cause
 from edl_allreduce.errors import UsageError
 from edl_allreduce.rpc import messages
@@ -183,12 +185,14 @@ class Job:
         self._stopping = reason
         self._tell("stop", f"stopping at the next step boundary: {reason}")
         members = {m.seat.uid for m in self._state.alive()}
-        if not members or not any(m.joined for m in self._state.alive()):
-            self._end(Phase.STOPPED, reason)
-            return
-        for uid, peer in self._peers.items():
-            message = messages.Stop(reason) if uid in members else messages.Release()
-            peer.outbox.put_nowait(message)
+        if self._has_model():
+            for uid, peer in self._peers.items():
+                message = messages.Stop(reason) if uid in members else messages.Release()
+                peer.outbox.put_nowait(message)
+        self._handle(membership.Stopping())
+
+    def _has_model(self) -> bool:
+        return any(m.has_state for m in self._state.alive())
 
     def scale(self, count: int) -> None:
         """Change the number of workers; surplus ones drain, missing ones are started."""
@@ -406,7 +410,7 @@ class Job:
     def _handle(self, event: membership.Event) -> None:
         if self._phase in FINAL:
             return
-        self._state, actions = membership.handle(self._state, event, clock.now())
+        self._state, actions = machine.handle(self._state, event, clock.now())
         for action in actions:
             self._perform(action)
         waiting = self._state.waiting_for
@@ -414,6 +418,8 @@ class Job:
             self._waiting_for = waiting
             if waiting:
                 log.debug("waiting: %s", waiting)
+        if self._stopping and self._phase is not Phase.FINISHING and not self._has_model():
+            self._end(Phase.STOPPED, self._stopping)  # nobody is left who could make a last step
         if self._phase in (Phase.TRAINING, Phase.WAITING):
             trains = any(m.joined for m in self._state.alive())
             self._phase = Phase.TRAINING if trains or not waiting else Phase.WAITING

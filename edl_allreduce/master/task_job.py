@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from edl_allreduce.cluster.base import Cluster
-from edl_allreduce.core import membership
+from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.tasks import TaskQueue
 from edl_allreduce.master.job import FINAL, Job, JobOptions, Peer, Phase
 from edl_allreduce.rpc import messages
@@ -86,6 +86,9 @@ class TaskJob(Job):
                 self._waiting.discard(uid)
             case membership.Lost(uid):
                 self._lost(uid)
+            case membership.Stopping():
+                self._end(Phase.STOPPED, self._stopping)
+                return
         self._give_out()
 
     # -------------------------------------------------------------------------------------------- tasks

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.core.membership.types import Plan, Seat
 
 PROTOCOL = 1
 """Grows when master and worker of two versions could not understand each other."""

@@ -17,7 +17,7 @@ import msgspec
 from edl_allreduce import clock
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.errors import MasterUnreachable
 from edl_allreduce.rpc import messages
 from edl_allreduce.rpc.client import WorkerStream

@@ -18,7 +18,7 @@ import numpy as np
 from edl_allreduce import clock
 from edl_allreduce.core.audit import Applied, Begin, Fed
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.core.schedule import Schedule, Span, share
 from edl_allreduce.errors import DataError, RingBroken
 from edl_allreduce.rpc import messages

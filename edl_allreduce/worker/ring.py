@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from edl_allreduce.core.membership import Plan
+from edl_allreduce.core.membership.types import Plan
 from edl_allreduce.errors import RingBroken
 from edl_allreduce.version import STOCK_HOROVOD
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from edl_allreduce import clock
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership import Plan
+from edl_allreduce.core.membership.types import Plan
 from edl_allreduce.core.schedule import Order, Schedule
 from edl_allreduce.data import RecordSource, open_source, read_good
 from edl_allreduce.errors import EdlError, ModelError

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.spec import JobSpec, JobType
 from edl_allreduce.worker import signals
 from edl_allreduce.worker.unled import Unled

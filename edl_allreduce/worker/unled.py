@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.errors import JobFailed
 from edl_allreduce.rpc import messages
 from edl_allreduce.worker.control import Order, Place, Progress

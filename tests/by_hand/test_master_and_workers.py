@@ -83,6 +83,29 @@ def test_workers_come_are_killed_refused_and_leave_as_they_like(state, launch, p
     assert "--master_addr=localhost" in job.stdout(), "the master says how workers are started"
 
 
+def test_a_job_with_too_few_workers_can_be_stopped_and_keeps_what_was_trained(state, launch, port):
+    job = launch(
+        Fault("reduce", "terminate", {"rank": 0, "step": 10}),
+        Fault("reduce", "kill", {"rank": 0, "step": 30}),
+        name="few",
+        job_dir=state / "few",
+        program=MASTER,
+        port=port,
+        min_workers=2,
+        num_epochs=4,
+        cool_down_seconds=1,
+    )
+    workers = [start_worker(job, number, port) for number in range(2)]
+    job.wait_for("drain", "worker 0 wants to leave, but nobody is ready to take over", again=True)
+    job.wait_for("abort", again=True)
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait() == 130, job.story()
+    verdict = job.audit()
+    assert verdict.clean and 30 <= verdict.steps < STEPS, job.story()
+    assert (job.output / "model.keras").exists()
+    assert [worker.wait(30) for worker in workers] == [-signal.SIGKILL, 0], job.story()
+
+
 def test_a_worker_without_the_token_is_told_what_is_missing(state, launch, port, monkeypatch):
     monkeypatch.setenv("EDL_JOB_TOKEN", "secret")
     job = launch(name="locked", job_dir=state / "locked", program=MASTER, port=port, num_workers=0)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership import Seat
+from edl_allreduce.core.membership.types import Seat
 from edl_allreduce.master.job import Job, JobOptions, Phase
 from edl_allreduce.rpc import messages
 from tests.kubernetes.conftest import cluster_for, owner_of, spec_for, until

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from edl_allreduce.core import membership as m
-from edl_allreduce.core.membership import Options, Plan, Seat, Standing, State
+from edl_allreduce.core.membership import machine
+from edl_allreduce.core.membership import types as m
+from edl_allreduce.core.membership.types import Options, Plan, Seat, Standing, State
 
 
 class Life(Enum):
@@ -360,14 +361,14 @@ class World:
 
     def _tell(self, event: m.Event) -> None:
         before = self.state
-        self.state, actions = m.handle(before, event, self.now)
+        self.state, actions = machine.handle(before, event, self.now)
         if not isinstance(event, m.Tick) or actions:
             self._note("   ", self.now, event)
         for action in actions:
             self._note("        =>", action)
         if self.state.waiting_for != before.waiting_for:
             self._note("        ..", self.state.waiting_for)
-        m.validate(self.state)
+        machine.validate(self.state)
         for action in actions:
             match action:
                 case m.Publish():

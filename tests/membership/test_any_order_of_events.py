@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from simulated_world import Doing, Life, World
 
-from edl_allreduce.core.membership import Options, Standing
+from edl_allreduce.core.membership.types import Options, Standing
 
 
 class AnyOrder(RuleBasedStateMachine):

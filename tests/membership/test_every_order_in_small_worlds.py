@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from simulated_world import Action, Life, World
 
-from edl_allreduce.core.membership import Options
+from edl_allreduce.core.membership.types import Options
 
 
 def explore(world: World, faults: tuple[tuple[str, str], ...]) -> int:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership import (
-    RESTART_GAP,
+from edl_allreduce.core.membership.machine import RESTART_GAP, handle, validate
+from edl_allreduce.core.membership.types import (
     Abort,
     Action,
     Done,
@@ -28,10 +28,9 @@ from edl_allreduce.core.membership import (
     Seat,
     Standing,
     State,
+    Stopping,
     Tick,
     Wanted,
-    handle,
-    validate,
 )
 
 DEADLINES = Deadlines(10.0)
@@ -301,6 +300,14 @@ def test_a_draining_member_helps_out_while_the_others_are_too_few() -> None:
     assert machine.state.waiting_for == "worker 0 wants to leave, but nobody is ready to take over"
     machine.arrive("d")
     assert machine.ring == "cd"
+
+
+def test_a_job_that_is_to_stop_does_not_wait_for_the_minimum() -> None:
+    machine = training("ab", minimum=2)
+    machine.lose("a")
+    machine.tell(Out("b", 1, 8, "aborted"))
+    assert machine.state.waiting_for == "1 of at least 2 workers remain"
+    assert machine.tell(Stopping()) == (Publish(plan(2, "b"), True, "worker 0 was killed"),)
 
 
 # -------------------------------------------------------------------------------------------------- drain

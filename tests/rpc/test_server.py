@@ -8,7 +8,7 @@ import threading
 import grpc
 import pytest
 
-from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.errors import MasterUnreachable, UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.rpc.client import WorkerStream, command

@@ -1,6 +1,6 @@
 """Who is in the ring: a pure machine. Events in, new state and instructions out.
 
-    state, actions = handle(state, event, now)
+    state, actions = machine.handle(state, event, now)
 
 A *plan* is a numbered list of members in rank order. Deaths re-plan at once; arrivals are gathered so that
 all that are ready join in one re-form; a draining member leaves at a step boundary. A generation is
@@ -10,59 +10,3 @@ What a worker owes: it enters every plan that seats it, newest only; for a gener
 one that it never entered because the order to abort was faster, it says Out with that generation; after
 Done it stays and follows plans until Finish.
 """
-
-from __future__ import annotations
-
-from edl_allreduce.core.membership.machine import RESTART_GAP, handle, validate
-from edl_allreduce.core.membership.types import (
-    Abort,
-    Action,
-    Done,
-    Draining,
-    Entered,
-    Event,
-    Evict,
-    Finish,
-    Hello,
-    Joined,
-    Lost,
-    Member,
-    Options,
-    Out,
-    Plan,
-    Publish,
-    Ready,
-    Seat,
-    Standing,
-    State,
-    Tick,
-    Wanted,
-)
-
-__all__ = [
-    "RESTART_GAP",
-    "Abort",
-    "Action",
-    "Done",
-    "Draining",
-    "Entered",
-    "Event",
-    "Evict",
-    "Finish",
-    "Hello",
-    "Joined",
-    "Lost",
-    "Member",
-    "Options",
-    "Out",
-    "Plan",
-    "Publish",
-    "Ready",
-    "Seat",
-    "Standing",
-    "State",
-    "Tick",
-    "Wanted",
-    "handle",
-    "validate",
-]

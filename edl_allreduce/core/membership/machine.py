@@ -25,6 +25,7 @@ from edl_allreduce.core.membership.types import (
     Seat,
     Standing,
     State,
+    Stopping,
     Tick,
     Wanted,
 )
@@ -51,6 +52,8 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
             return replace(state, usual_step=usual_step), ()
         case Wanted(count):
             return replace(state, options=replace(state.options, wanted=count)), ()
+        case Stopping():
+            return replace(state, options=replace(state.options, minimum=1)), ()
         case Lost(uid, cause):
             return _lost(state, uid, cause, now), ()
     member = state.members.get(event.uid)

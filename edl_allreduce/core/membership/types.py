@@ -230,13 +230,18 @@ class Wanted:
 
 
 @dataclass(frozen=True)
+class Stopping:
+    """The job is to stop: those who hold the model make the last step, however few they are."""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time passed."""
 
     usual_step: float = 0.0
 
 
-Event = Hello | Ready | Entered | Joined | Out | Done | Draining | Lost | Wanted | Tick
+Event = Hello | Ready | Entered | Joined | Out | Done | Draining | Lost | Wanted | Stopping | Tick
 
 # -------------------------------------------------------------------------------------------- actions
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership import Plan, Seat
+from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.errors import UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec
