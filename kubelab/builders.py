@@ -6,6 +6,7 @@ a Dockerfile is built from nothing but Debian's packages.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -25,6 +26,9 @@ from kubelab.locks import locked
 DEBIAN = "bookworm"
 # Counts up when the recipe below changes.
 _BASE = f"localhost/kubelab/python:{DEBIAN}-1"
+# The builder compresses what it writes as OCI, whatever it is told, and what is compressed is not found the
+# next time: more than this is written another way, as it is.
+_LARGE = 64 * 1024 * 1024
 
 
 class Builder(ABC):
@@ -105,17 +109,38 @@ class _Buildah(Builder):
         return _BASE
 
     def export(self, tag: str, archive: Path, roots: list[Path]) -> None:
-        with TemporaryDirectory(dir=archive.parent) as scratch:
-            layout = Path(scratch)
-            known = images.common_blobs(roots)
+        known = {blob.name: blob for blob in images.common_blobs(roots)}
+        with (
+            TemporaryDirectory(dir=archive.parent) as scratch,
+            locked(places.cache() / "images" / "buildah.lock"),
+        ):
+            layout = Path(scratch) / "layout"
             (layout / "blobs" / "sha256").mkdir(parents=True)
-            # The builder does not write what lies there already, and everybody has that.
-            for blob in known:
-                (layout / "blobs" / "sha256" / blob.name).hardlink_to(blob)
-            with locked(places.cache() / "images" / "buildah.lock"):
-                # Nothing is compressed, which would cost more than all the rest.
-                self._call("push", "--quiet", "--disable-compression", tag, f"oci:{layout}:image")
-            _pack(layout, tag, archive, {blob.name for blob in known})
+            manifest = json.loads(self._call("inspect", "--type", "image", "--format", "{{.Manifest}}", tag))
+            new = (layer for layer in manifest["layers"] if layer["digest"].partition(":")[2] not in known)
+            if sum(layer["size"] for layer in new) > _LARGE:
+                self._call("push", "--quiet", "--disable-compression", tag, f"dir:{scratch}/plain")
+                _arrange(Path(scratch) / "plain", layout)
+            else:
+                # The builder does not write what lies there already, and everybody has that.
+                for name, blob in known.items():
+                    (layout / "blobs" / "sha256" / name).hardlink_to(blob)
+                self._call("push", "--quiet", tag, f"oci:{layout}:image")
+            _pack(layout, tag, archive, set(known))
+
+
+def _arrange(plain: Path, layout: Path) -> None:
+    """Make an OCI layout of the directory that the builder wrote without compressing anything."""
+    manifest = (plain / "manifest.json").read_bytes()
+    digest = hashlib.sha256(manifest).hexdigest()
+    for file in plain.iterdir():
+        if len(file.name) == len(digest):
+            file.rename(layout / "blobs" / "sha256" / file.name)
+    (layout / "blobs" / "sha256" / digest).write_bytes(manifest)
+    kind = json.loads(manifest)["mediaType"]
+    entry = {"mediaType": kind, "digest": f"sha256:{digest}", "size": len(manifest)}
+    (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    (layout / "oci-layout").write_text(json.dumps({"imageLayoutVersion": "1.0.0"}))
 
 
 def _pack(layout: Path, tag: str, archive: Path, known: set[str]) -> None:

@@ -64,6 +64,7 @@ def test_an_archive_without_a_name_is_refused_with_a_cure(tmp_path):
 @pytest.mark.skipif(commands.find("buildah") is None, reason="buildah is not installed")
 def test_after_a_change_of_source_only_what_changed_is_built_and_packed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(builders, "_LARGE", 512 * 1024)  # the first layer is larger, the others are not
     context = tmp_path / "context"
     context.mkdir()
     (context / "Dockerfile").write_text(DOCKERFILE)
@@ -81,6 +82,10 @@ def test_after_a_change_of_source_only_what_changed_is_built_and_packed(tmp_path
         sizes.append(archive.stat().st_size)
         with tarfile.open(archive) as tar:
             tar.extractall(root, filter="data")  # what a containerd would keep of it
+        (entry,) = json.loads((root / "index.json").read_text())["manifests"]
+        manifest = json.loads((root / "blobs" / entry["digest"].replace(":", "/")).read_text())
+        kinds = [layer["mediaType"] for layer in manifest["layers"] if layer["size"] > 1 << 20]
+        assert kinds == ["application/vnd.oci.image.layer.v1.tar"], "else it would be compressed every time"
     assert len(ids) == 3
     assert sizes[0] > 1 << 20 and max(sizes[1:]) < 100_000
     with pytest.raises(KubelabError, match="no local builder has image kubelab-test/unknown:1"):
