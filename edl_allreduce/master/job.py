@@ -340,9 +340,9 @@ class Job:
                 if worker_id in self._slots:
                     self._slots[worker_id].draining = True
                 self._tell("drain", f"worker {worker_id} drains")
-                before = self._ring_generation()
                 self._handle(membership.Draining(uid))
-                if self._ring_generation() == before and self._waiting_for:
+                ring = self._state.alive()
+                if ring and self._waiting_for and all(m.joined for m in ring):
                     self._tell("drain", self._waiting_for)  # whoever sent the signal may wonder
                 self._launch_in(self._cluster.head_start)
             case messages.KvSet(generation, key, value):

@@ -24,6 +24,7 @@ def test_the_gke_guide_from_top_to_bottom(job, cluster, namespace):
     cluster.kubectl("delete", "pod", "-n", namespace, job.pod(0), "--wait=false")
     job.wait(lambda: "4" in job.phases(), "worker 4 is made at once")
     job.trains_with(1, 2, 3, 4)
+    job.wait(lambda: "[worker 4] Loss = " in logs.path.read_text(), "the newcomer's log is followed")
 
     cluster.apply(service(5), namespace=namespace)
     job.wait(lambda: len(job.running()) == 1, "three workers give way")
