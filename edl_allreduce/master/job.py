@@ -521,7 +521,7 @@ class Job:
         try:
             await self._cluster.launch(worker_id)
         except Exception as error:  # noqa: BLE001  whoever never started never ends: nobody must wait for it
-            del self._slots[worker_id]
+            self._slots.pop(worker_id, None)
             self._end(Phase.FAILED, f"worker {worker_id} could not be started: {error}")
 
     def _launch_in(self, seconds: float) -> None:

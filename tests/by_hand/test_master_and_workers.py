@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,25 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state" / "elasticdl" / "jobs"
 
 
+@pytest.fixture
+def start_master(state: Path, launch: Callable[..., RunningJob], port: int) -> Callable[..., RunningJob]:
+    """It starts nobody, and begins when two are there."""
+
+    def start(name: str, *faults: Fault) -> RunningJob:
+        return launch(
+            *faults,
+            name=name,
+            job_dir=state / name,
+            program=MASTER,
+            port=port,
+            min_workers=2,
+            num_epochs=4,
+            cool_down_seconds=1,
+        )
+
+    return start
+
+
 def start_worker(job: RunningJob, worker: int, port: int, *flags: object) -> subprocess.Popen[bytes]:
     """As a person would, from the same directory; its log lies where the job's logs lie."""
     logs = job.job_dir / "logs"
@@ -49,18 +69,12 @@ def start_worker(job: RunningJob, worker: int, port: int, *flags: object) -> sub
         )
 
 
-def test_workers_come_are_killed_refused_and_leave_as_they_like(state, launch, port, digits_data):
-    job = launch(
+def test_workers_come_are_killed_refused_and_leave_as_they_like(start_master, port, digits_data):
+    job = start_master(
+        "hands",
         Fault("compute", "hold", {"step": 10}, repeat=True),
         Fault("reduce", "kill", {"rank": 0, "step": 20}),
         Fault("reduce", "terminate", {"rank": 1, "step": 40}),
-        name="hands",
-        job_dir=state / "hands",
-        program=MASTER,
-        port=port,
-        min_workers=2,
-        num_epochs=4,
-        cool_down_seconds=1,
     )
     # This one is there before its master, and says the same in the words of old documents.
     first = start_worker(job, 0, port, f"--training_data_dir={digits_data}")
@@ -83,17 +97,11 @@ def test_workers_come_are_killed_refused_and_leave_as_they_like(state, launch, p
     assert "--master_addr=localhost" in job.stdout(), "the master says how workers are started"
 
 
-def test_a_job_with_too_few_workers_can_be_stopped_and_keeps_what_was_trained(state, launch, port):
-    job = launch(
+def test_a_job_with_too_few_workers_can_be_stopped_and_keeps_what_was_trained(start_master, port):
+    job = start_master(
+        "few",
         Fault("reduce", "terminate", {"rank": 0, "step": 10}),
         Fault("reduce", "kill", {"rank": 0, "step": 30}),
-        name="few",
-        job_dir=state / "few",
-        program=MASTER,
-        port=port,
-        min_workers=2,
-        num_epochs=4,
-        cool_down_seconds=1,
     )
     workers = [start_worker(job, number, port) for number in range(2)]
     job.wait_for("drain", "worker 0 wants to leave, but nobody is ready to take over", again=True)
