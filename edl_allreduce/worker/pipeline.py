@@ -116,9 +116,7 @@ class Ahead(Iterator[Item]):
         except Exception as error:  # noqa: BLE001  handed over to the thread that takes, which raises it
             end = error
         if not self._put(end):
-            with suppress(
-                Full
-            ):  # closed: whoever waits for an item of ours finds the queue empty, and must go on
+            with suppress(Full):  # closed: whoever waits for an item of ours must go on
                 self._queue.put_nowait(end)
 
     def _put(self, item: Item | Exception) -> bool:
