@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
@@ -30,10 +31,13 @@ RETRY_SECONDS = 0.5
 ABORT_AGAIN_SECONDS = 0.05
 
 
-class Breakable(Protocol):
-    """What the breaker needs of the ring."""
+class Connects(Protocol):
+    """What is asked of the ring beside the training thread."""
 
-    generation: int
+    @property
+    def generation(self) -> int: ...
+
+    def prepare(self, plan: Plan, uid: str, then: Callable[[], None]) -> None: ...
 
     def abort(self, generation: int) -> None: ...
 
@@ -52,8 +56,8 @@ class Leave:
 
 Place = tuple[int, int]
 """Step, and position in the data."""
-PLACE = "/place"
-"""The key under which members of a new ring find it."""
+NEXT, HERE = "/next", "/here"
+"""Keys under which newcomers to a ring find the place where it will begin, and where it begins now."""
 
 Order = messages.NewPlan | messages.Export | messages.Release | messages.Evicted | MasterGone | Leave
 
@@ -95,7 +99,7 @@ class Control:
         self._deadlines = deadlines
         self._grace = master_grace
         self.store = LoopbackStore(self._publish_key, longest_wait=deadlines.collective)
-        self._ring: Breakable | None = None
+        self._ring: Connects | None = None
         self._changed = threading.Condition()
         self._stream: WorkerStream | None = None
         self._closed = False
@@ -110,6 +114,8 @@ class Control:
         """The highest generation that this worker left before its time."""
         self._done = False
         self._newest: messages.NewPlan | None = None
+        self._prepared = 0
+        """The highest generation to which this worker has connected, or tried to."""
         self._doomed = 0
         self._stop = False
         self._draining = False
@@ -121,8 +127,8 @@ class Control:
         for target in (self._listen, self._beat, self._break):
             threading.Thread(target=target, name=target.__name__.strip("_"), daemon=True).start()
 
-    def watch(self, ring: Breakable) -> None:
-        """From now on break this ring when it is doomed."""
+    def watch(self, ring: Connects) -> None:
+        """From now on prepare plans with this ring, and break it when it is doomed."""
         self._ring = ring
 
     # ---------------------------------------------------------------------- for the training thread
@@ -141,22 +147,29 @@ class Control:
     def entering(self, plan: Plan, place: Place | None) -> bool:
         """Say that this worker goes into the ring of `plan`; False when that ring is doomed already.
 
-        Whoever holds the model tells newcomers its place, so that they can read ahead.
+        Whoever holds the model tells newcomers its place.
         """
         with self._changed:
             self._plan = plan
             self._done = False
             if plan.generation <= self._doomed:
                 return False
-            self.store.coordinates = {
-                "worker": self.seat.worker_id,
-                "rank": plan.rank_of(self.seat.uid) or 0,
-            }
-            self.store.open(plan.generation)
+            self._open_store(plan)
         self.send(messages.Entered(plan.generation))
         if place is not None:
-            self._publish_key(plan.generation, PLACE, msgspec.json.encode(place))
+            self._publish_key(plan.generation, HERE, msgspec.json.encode(place))
         return True
+
+    def upcoming(self, generation: int) -> Plan | None:
+        """The plan after this generation, if there is one with a seat for this worker."""
+        newest = self._newest
+        if newest is None or newest.plan.generation <= generation:
+            return None
+        return newest.plan if newest.plan.rank_of(self.seat.uid) is not None else None
+
+    def announce(self, plan: Plan, place: Place) -> None:
+        """Tell newcomers where the ring of `plan` will begin, so that they read their records before."""
+        self._publish_key(plan.generation, NEXT, msgspec.json.encode(place))
 
     def joined(self, generation: int, step: int, position: int) -> None:
         """Say that the ring stands and that all agree on the state."""
@@ -175,12 +188,22 @@ class Control:
         a master voted. A master that planned already ignores this by its number."""
         self.left(step, "")
 
-    def wait_for_company(self, generation: int) -> Place | None:
-        """Until a member of the old ring connects, after a long step maybe; where it is, if it says so."""
+    def wait_for_place(self, generation: int) -> Place | None:
+        """Where the ring will begin, when a member of the old one says so; None if it never comes about."""
+        return self._wait_for_key(generation, NEXT, HERE)
+
+    def wait_for_company(self, generation: int) -> bool:
+        """Until the old ring's members come, after a long step maybe; False if they never do."""
+        return self._wait_for_key(generation, HERE) is not None
+
+    def _wait_for_key(self, generation: int, *keys: str) -> Place | None:
+        def told() -> bytes | None:
+            return next(filter(None, (self.store.known(generation, key) for key in keys)), None)
+
         with self._changed:
-            self._changed.wait_for(lambda: self.store.knows(generation) or self._superseded(generation))
-        told = self.store.early(generation, PLACE)
-        return None if told is None else msgspec.json.decode(told, type=Place)
+            self._changed.wait_for(lambda: told() or self._superseded(generation))
+        place = told()
+        return None if place is None else msgspec.json.decode(place, type=Place)
 
     def _superseded(self, generation: int) -> bool:
         newest = self._newest
@@ -193,11 +216,19 @@ class Control:
             self.send(messages.Done(self._plan.generation, step, stopped))
 
     def vote(self, generation: int) -> tuple[bool, bool]:
-        """Whether this ring should end here (a newer plan is known, or the master is gone for good), and
+        """Whether this ring should end here (the next one is at hand, or the master is gone for good), and
         whether this worker was told to stop."""
         newest = self._newest
-        newer = newest is not None and newest.plan.generation > generation
+        newer = newest is not None and newest.plan.generation > generation and self._at_hand(newest)
         return newer or isinstance(self._last, MasterGone), self._stop
+
+    def _at_hand(self, order: messages.NewPlan) -> bool:
+        """Whether its members need not train here any longer; who leaves lets them decide."""
+        stays = order.plan.rank_of(self.seat.uid) is not None
+        if order.abort or stays:
+            return order.abort or self._prepared >= order.plan.generation
+        ring = self._plan.members if self._plan is not None else ()
+        return all(order.plan.rank_of(seat.uid) is None for seat in ring)
 
     @property
     def draining(self) -> bool:
@@ -245,7 +276,8 @@ class Control:
         with self._changed:
             plan, self._plan = self._plan, None
             self._joined = False
-            self.store.close()
+            if plan is not None:
+                self.store.close(plan.generation)
             if self._ready is not None:
                 self._ready = msgspec.structs.replace(self._ready, step=step, has_state=self._has_state)
         self.progress.activity = Activity.IDLE
@@ -339,6 +371,8 @@ class Control:
                         self._newest = message
                         if message.abort:
                             self._doom(message.plan.generation - 1)
+                        else:
+                            self._prepare(message.plan)
                     self._changed.notify_all()
             case messages.AbortRing(generation):
                 with self._changed:
@@ -353,10 +387,24 @@ class Control:
             case messages.Export() | messages.Release() | messages.Evicted():
                 self._tell(message)
 
+    def _prepare(self, plan: Plan) -> None:
+        """Connect to the next ring while this one trains: its members then stand still for a moment only."""
+        if self._ring is None or plan.rank_of(self.seat.uid) is None:
+            return
+
+        def at_hand() -> None:
+            self._prepared = plan.generation
+
+        self._open_store(plan)
+        self._ring.prepare(plan, self.seat.uid, at_hand)
+
+    def _open_store(self, plan: Plan) -> None:
+        self.store.coordinates = {"worker": self.seat.worker_id, "rank": plan.rank_of(self.seat.uid) or 0}
+        self.store.open(plan.generation)
+
     def _doom(self, generation: int) -> None:
         self._doomed = max(self._doomed, generation)
-        if self._plan is not None and self._plan.generation <= self._doomed:
-            self.store.close()
+        self.store.close(self._doomed)
 
     def _tell(self, last: messages.Export | messages.Release | messages.Evicted | MasterGone) -> None:
         if not isinstance(last, messages.Export):

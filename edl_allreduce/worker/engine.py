@@ -37,11 +37,13 @@ from edl_allreduce.worker.trainer import StepResult
 
 log = logging.getLogger(__name__)
 
+LEAD_STEPS = 2
+"""Steps of the old ring between the vote for the next one and the boundary: meanwhile all its members read
+their first records. Whoever drains is not made to wait."""
+
 
 class ElasticRing(Ring, Protocol):
     """A ring that can be entered and left."""
-
-    generation: int
 
     def join(self, plan: Plan, uid: str) -> None: ...
 
@@ -84,7 +86,13 @@ class Orders(Protocol):
 
     def next_order(self, generation: int) -> Order: ...
 
-    def wait_for_company(self, generation: int) -> Place | None: ...
+    def upcoming(self, generation: int) -> Plan | None: ...
+
+    def announce(self, plan: Plan, place: Place) -> None: ...
+
+    def wait_for_place(self, generation: int) -> Place | None: ...
+
+    def wait_for_company(self, generation: int) -> bool: ...
 
     def entering(self, plan: Plan, place: Place | None) -> bool: ...
 
@@ -141,6 +149,15 @@ class _Pause:
     synced: float = 0.0
 
 
+@dataclass(frozen=True)
+class _Ahead:
+    """This worker's first records in a ring that has yet to begin."""
+
+    generation: int
+    place: Place
+    pipeline: Feeds
+
+
 @dataclass
 class Engine:
     """One worker's training, across all its rings."""
@@ -171,6 +188,9 @@ class Engine:
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=21))
     _bad_records: int = 0
     _everybody_leaves: bool = False
+    _boundary: int | None = None
+    """The step after which this ring ends, once that is voted."""
+    _ahead: _Ahead | None = None
     _broken: bool = False
     """The last ring did not end in order, so nobody knows what became of its other members."""
 
@@ -217,17 +237,21 @@ class Engine:
             self._pause.planned = clock.now()
         log.info("plan %d: rank %s of %d, because %s",
                  plan.generation, plan.rank_of(self.control.seat.uid), plan.size, order.reason)  # fmt: skip
+        self._boundary = None
         place = (self.step, self.position) if self.has_state else None
         expected = place
         if place is None and not order.abort:
-            expected = self.control.wait_for_company(plan.generation)
+            expected = self.control.wait_for_place(plan.generation)
         # Records are read while the ring forms, from where this worker expects to go on.
-        pipeline = self._open_pipeline(plan, *expected) if expected is not None else None
+        pipeline = self._read_ahead(plan, expected) if expected is not None else None
+        if place is None and not order.abort and not self.control.wait_for_company(plan.generation):
+            self._close(pipeline)
+            return
         try:
             self._enter(plan, place)
             if pipeline is None or (self.step, self.position) != expected:
                 self._close(pipeline)
-                pipeline = self._open_pipeline(plan, self.step, self.position)
+                pipeline = self._open_pipeline(plan, (self.step, self.position))
             self._train(plan, pipeline)
         except RingBroken as error:
             if self._pause is None and self._last_step:
@@ -241,9 +265,19 @@ class Engine:
         finally:
             self._close(pipeline)
 
-    def _open_pipeline(self, plan: Plan, step: int, position: int) -> Feeds:
+    def _read_ahead(self, plan: Plan, place: Place) -> Feeds:
+        """The records from there on, which are at hand already if the boundary was known."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            if (ahead.generation, ahead.place) == (plan.generation, place):
+                return ahead.pipeline
+            ahead.pipeline.close()
+        return self._open_pipeline(plan, place)
+
+    def _open_pipeline(self, plan: Plan, place: Place) -> Feeds:
         rank = plan.rank_of(self.control.seat.uid)
         batch = self.settings.global_batch(plan.size)
+        step, position = place
         return self.open_pipeline(rank=rank, size=plan.size, step=step, position=position, global_batch=batch)
 
     def _close(self, pipeline: Feeds | None) -> None:
@@ -288,15 +322,16 @@ class Engine:
             table = self._gather_states()
         root = max(owners or range(len(table)), key=lambda rank: (table[rank][1], -rank))
         furthest = [1, *table[root][1:]]
-        if any(row != furthest for row in table):
+        behind = [rank for rank, row in enumerate(table) if row != furthest and rank != root]
+        if behind:
             faults.reach(
                 "sync", rank=self.ring.rank, generation=plan.generation, root=int(self.ring.rank == root)
             )
             before = self.step
             memory = journals.encode(self.journal)
             sent = np.frombuffer(memory.ljust(table[root][4])[: table[root][4]], np.uint8).copy()
-            *state, sent = self.ring.share_state([*self.trainer.state(), sent], root)
-            if self.ring.rank != root and table[self.ring.rank] != furthest:
+            *state, sent = self.ring.share_state([*self.trainer.state(), sent], root, behind)
+            if self.ring.rank in behind:
                 self.trainer.restore(state)
                 _, self.step, self.position, _, _, self._run = table[root]
                 self.journal = journals.decode(sent.tobytes())
@@ -384,12 +419,28 @@ class Engine:
         if result.stop:
             self._finish(stopped=True)
             return True
-        if result.switch:
+        if result.switch and self._boundary is None:
+            self._boundary = self.step + (0 if result.draining else LEAD_STEPS)
+            self._look_ahead(plan)
+        if self.step == self._boundary:
             self._pause = _Pause(last_step=self._last_step, noticed=self._last_step)
             self.ring.leave()
             self.control.switching(self.step)
             return True
         return False
+
+    def _look_ahead(self, plan: Plan) -> None:
+        """Begin to read for the ring after this one, and let its newcomers do the same."""
+        upcoming = self.control.upcoming(plan.generation)
+        step, position = self.step, self.position
+        while step != self._boundary and not self.schedule.finished(step, position):
+            position += len(self.schedule.span(position, self.settings.global_batch(plan.size)))
+            step += 1
+        if upcoming is None or step == self.step or self.schedule.finished(step, position):
+            return
+        place = (step, position)
+        self.control.announce(upcoming, place)
+        self._ahead = _Ahead(upcoming.generation, place, self._read_ahead(upcoming, place))
 
     def _finish(self, *, stopped: bool) -> None:
         log.info("Loss = %.6f, steps = %d (%s)",

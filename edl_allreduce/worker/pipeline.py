@@ -7,10 +7,9 @@ traced function, so a shuffle in it stays inside the micro-batch and every recor
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from queue import Full, Queue
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -90,43 +89,55 @@ def _tensors(records: Records) -> Any:
 
 
 class Ahead(Iterator[Item]):
-    """Items that a thread makes a few ahead of whoever takes them; what it meets is raised there."""
+    """Items that a thread makes ahead of whoever takes them; what it meets is raised there.
+
+    One at first, and more only after some were taken: while a ring forms, its members need their processors
+    for that.
+    """
 
     def __init__(self, items: Iterator[Item], room: int, name: str) -> None:
-        self._queue: Queue[Item | Exception] = Queue(room)
-        self._closed = threading.Event()
+        self._room = room
+        self._made: deque[Item | Exception] = deque()
+        self._taken = 0
+        self._closed = False
+        self._changed = threading.Condition()
         threading.Thread(target=self._run, args=(items,), name=name, daemon=True).start()
 
     def __next__(self) -> Item:
-        item = self._queue.get()
+        with self._changed:
+            self._changed.wait_for(lambda: self._made)
+            # The last word is said to everybody who asks.
+            item = self._made[0] if isinstance(self._made[0], Exception) else self._made.popleft()
+            self._taken += 1
+            self._changed.notify_all()
         if isinstance(item, Exception):
             raise item
         return item
 
     def close(self) -> None:
         """The thread ends by itself after the item at hand; nobody waits for it in a re-form."""
-        self._closed.set()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def _run(self, items: Iterator[Item]) -> None:
         end: Exception = StopIteration()
         try:
             for item in items:
-                if not self._put(item):
-                    break
+                with self._changed:
+                    self._made.append(item)
+                    self._changed.notify_all()
+                    self._changed.wait_for(self._wanted)
+                    if self._closed:
+                        break
         except Exception as error:  # noqa: BLE001  handed over to the thread that takes, which raises it
             end = error
-        if not self._put(end):
-            with suppress(Full):  # closed: whoever waits for an item of ours must go on
-                self._queue.put_nowait(end)
+        with self._changed:
+            self._made.append(end)
+            self._changed.notify_all()
 
-    def _put(self, item: Item | Exception) -> bool:
-        while not self._closed.is_set():
-            try:
-                self._queue.put(item, timeout=0.1)
-            except Full:
-                continue
-            return True
-        return False
+    def _wanted(self) -> bool:
+        return self._closed or len(self._made) < min(self._room, 1 + self._taken // 4)
 
 
 @dataclass(frozen=True)

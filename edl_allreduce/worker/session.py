@@ -27,7 +27,7 @@ from edl_allreduce.worker.evaluation import Evaluator
 from edl_allreduce.worker.export import write_model, write_pass
 from edl_allreduce.worker.pipeline import MicroBatch, Parser, Pipeline, check_data
 from edl_allreduce.worker.reader import open_custom
-from edl_allreduce.worker.ring import SURVIVES, HorovodRing, Ring
+from edl_allreduce.worker.ring import HorovodRing, Ring
 from edl_allreduce.worker.static_job import PASSES
 from edl_allreduce.worker.summaries import Summaries
 from edl_allreduce.worker.trainer import Trainer
@@ -44,16 +44,11 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     set_threads(spec)
     source, schedule = open_training_data(spec)
     ring = HorovodRing(control.store.port, interface, Deadlines(spec.failure_detection_seconds).collective)
-    if not ring.features & SURVIVES:
-        log.warning(
-            "this Horovod does not have our changes: a worker that dies while a ring forms may take the "
-            "others with it. Build ours with scripts/setup."
-        )
     ring.join(Plan(0, (control.seat,)), control.seat.uid)
     trainer, parser = build_trainer(spec, ring, source, schedule)
     # What a re-form calls, called once: the others will not wait until it is loaded.
     ring.gather([0])
-    trainer.restore(ring.share_state(trainer.state(), root=0))
+    trainer.restore(ring.share_state(trainer.state(), root=0, takers=[0]))
     ring.leave()
     engine = Engine(
         settings=settings_of(spec),

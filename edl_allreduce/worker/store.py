@@ -42,15 +42,18 @@ class LoopbackStore:
     def open(self, generation: int) -> None:
         """Begin a generation: forget the keys of the one before."""
         with self._changed:
+            if generation == self._generation:
+                return
             self._generation = generation
             self._keys = self._early.pop(generation, {})
             self._early = {g: keys for g, keys in self._early.items() if g > generation}
             self._requests = 0
             self._changed.notify_all()
 
-    def close(self) -> None:
-        """The generation is superseded: whoever still asks is told so."""
-        self.open(0)
+    def close(self, generation: int) -> None:
+        """Generations up to this one are superseded: whoever still asks is told so."""
+        if self._generation <= generation:
+            self.open(0)
 
     def arrived(self, generation: int, key: str, value: bytes) -> None:
         """A key that a member of the generation set."""
@@ -61,15 +64,11 @@ class LoopbackStore:
             elif generation > self._generation:
                 self._early.setdefault(generation, {})[key] = value
 
-    def knows(self, generation: int) -> bool:
-        """Whether some member of this generation has set a key already."""
+    def known(self, generation: int, key: str) -> bytes | None:
+        """What a member of this generation has set under this key, if it did."""
         with self._changed:
-            return generation in self._early or (generation == self._generation and bool(self._keys))
-
-    def early(self, generation: int, key: str) -> bytes | None:
-        """What a quicker member set under this key."""
-        with self._changed:
-            return self._early.get(generation, {}).get(key)
+            keys = self._keys if generation == self._generation else self._early.get(generation, {})
+            return keys.get(key)
 
     def set(self, key: str, value: bytes) -> bool:
         self._count()

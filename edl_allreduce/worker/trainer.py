@@ -1,7 +1,7 @@
 """One optimiser update: gradients of this rank's records, one sum over the ring, one update.
 
 The forward pass runs on values, not on the model's variables, so nothing of a step is visible before the
-sum succeeded: a step is applied as a whole or not at all, batch statistics and dropout included. The three
+sum succeeded: a step is applied as a whole or not at all, batch statistics and dropout included. The
 functions are traced once and outlive every ring.
 """
 
@@ -106,6 +106,10 @@ class Trainer:
         self._local = _Traced(self._local_graph, [self._batch, scalar, salt])
         self._add = _Traced(self._add_graph, [[*sums, scalar], [*sums, scalar]])
         self._commit = _Traced(self._commit_graph, [sums, scalar, own])
+        # The state is given and taken while others wait: one call, not one for each variable.
+        kinds = [tf.TensorSpec(v.shape, v.dtype) for v in self._variables()]
+        self._read = _Traced(lambda: [v.value for v in self._variables()], [])
+        self._assign = _Traced(self._assign_graph, [kinds])
         self._nothing = [*(tf.zeros(s.shape, s.dtype) for s in sums), tf.zeros([])]
 
     # ------------------------------------------------------------------------------------------- step
@@ -205,7 +209,7 @@ class Trainer:
 
     def state(self) -> list[np.ndarray[Any, Any]]:
         """Everything that makes the next step and the result what they are, as arrays to be read."""
-        return [*read_arrays(self._variables()), *self._best]
+        return [*read_arrays(self._read()), *self._best]
 
     def names(self) -> tuple[list[str], list[str]]:
         """Of the model's and of the optimizer's variables, in the order of `state`."""
@@ -214,10 +218,14 @@ class Trainer:
         return model, [*(v.path for v in self.optimizer.variables), *best]
 
     def restore(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-        variables = self._variables()
-        for variable, array in zip(variables, arrays[: len(variables)], strict=True):
-            variable.assign(array)
-        self._best = list(arrays[len(variables) :])
+        count = len(self._variables())
+        self._assign(*map(tf.convert_to_tensor, arrays[:count]))
+        self._best = list(arrays[count:])
+
+    def _assign_graph(self, values: list[Any]) -> list[Any]:
+        for variable, value in zip(self._variables(), values, strict=True):
+            variable.assign(value)
+        return []
 
     def restore_model(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         """Only the model; the optimizer begins anew."""

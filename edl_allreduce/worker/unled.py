@@ -58,9 +58,18 @@ class Unled:
     def joined(self, generation: int, step: int, position: int) -> None:
         """Nobody asks."""
 
-    def wait_for_company(self, generation: int) -> Place | None:
+    def upcoming(self, generation: int) -> Plan | None:
+        return None
+
+    def announce(self, plan: Plan, place: Place) -> None:
+        raise AssertionError("nobody comes to a ring that is fixed")
+
+    def wait_for_place(self, generation: int) -> Place | None:
         """All members come at the same time."""
         return None
+
+    def wait_for_company(self, generation: int) -> bool:
+        return True
 
     def switching(self, step: int) -> None:
         raise AssertionError("nobody votes for another ring where there is only one")

@@ -100,6 +100,20 @@ def test_a_newcomer_killed_while_it_joins(start_job, nothing_was_lost):
     assert len([f for f in job.fired() if f["action"] == "kill"]) == 2
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_member_killed_while_it_connects_to_a_newcomer(start_job, nothing_was_lost, rank):
+    """It trains in its ring and connects the next one beside it."""
+    job = start_job(
+        Fault("reduce", "kill", {"rank": 1, "step": 10}),
+        Fault("compute", "hold", {"step": 30}, repeat=True),
+        Fault("init", "kill", {"generation": 3, "rank": rank, "request": 2}),
+    )
+    job.wait_for("ready", "worker 3")
+    job.release()
+    nothing_was_lost(job)
+    assert len([f for f in job.fired() if f["action"] == "kill"]) == 2
+
+
 def test_with_a_batch_per_worker_fewer_workers_make_more_steps_of_the_same_records(start_job):
     job = start_job(Fault("reduce", "kill", {"rank": 1, "step": 6}), elastic_batch="worker")
     assert job.wait() == 0, job.story()

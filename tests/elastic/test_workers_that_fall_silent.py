@@ -32,3 +32,20 @@ def test_a_worker_frozen_while_a_ring_forms_does_not_hold_the_others(start_job, 
     job.wait_for("evict", "no heartbeat")
     nothing_was_lost(job)
     assert len(job.fired()) == 2
+
+
+def test_a_newcomer_frozen_while_it_connects_does_not_hold_the_others(start_job, nothing_was_lost):
+    """They train on in the ring that they have until the master gives the newcomer up."""
+    job = start_job(
+        Fault("reduce", "kill", {"rank": 1, "step": 10}),
+        Fault("compute", "hold", {"step": 30}, repeat=True),
+        Fault("init", "freeze", {"generation": 3, "worker": 3, "request": 2}),
+        Fault("compute", "hold", {"step": 45, "generation": 2}),
+    )
+    job.wait_for("plan", "worker 3 joins")
+    job.release()
+    job.wait_for("evict", "no heartbeat")
+    nothing_was_lost(job)
+    fired = job.fired()
+    assert [f["worker"] for f in fired if f["action"] == "freeze"] == [3]
+    assert [f["generation"] for f in fired if f.get("step") == 45] == [2], "trained on without it"

@@ -130,6 +130,18 @@ class Lab:
     def tell_init(self, workers: Sequence[Worker | Absent], store: RingStore, **more: str) -> None:
         """Ask all to form a ring, in this order. Does not wait."""
         self._generation += 1
+        self._tell("init", workers, store, **more)
+
+    def tell_prepare(self, workers: Sequence[Worker | Absent], store: RingStore) -> None:
+        """Ask all to connect the next ring beside what they do; "prepared" says how that ended."""
+        self._generation += 1
+        self._tell("prepare", workers, store)
+
+    def tell_take(self, workers: Sequence[Worker | Absent], store: RingStore) -> None:
+        """Ask all to form the ring that they prepared. Does not wait."""
+        self._tell("init", workers, store)
+
+    def _tell(self, what: str, workers: Sequence[Worker | Absent], store: RingStore, **more: str) -> None:
         size = str(len(workers))
         for rank, worker in enumerate(workers):
             env = {
@@ -149,12 +161,23 @@ class Lab:
                 "HOROVOD_EDL_GENERATION": str(self._generation),
                 "HOROVOD_LOG_LEVEL": "fatal",
             }
-            worker.tell("init", env=env | more)
+            worker.tell(what, env=env | more)
 
     def form(self, workers: Sequence[Worker], **more: str) -> list[Answer]:
         """Form a ring of these workers and prove it with a sum."""
         store = self.store(len(workers))
         self.tell_init(workers, store, **more)
+        return self.proven(workers)
+
+    def take(self, workers: Sequence[Worker], store: RingStore) -> None:
+        """Form the ring that was prepared, without another word to its store, and prove it with a sum."""
+        asked = len(store.requests)
+        self.tell_take(workers, store)
+        self.proven(workers)
+        assert len(store.requests) == asked, "the connections were there"
+
+    def proven(self, workers: Sequence[Worker]) -> list[Answer]:
+        """All of them are in the ring that they were told to form, and sum."""
         answers = [worker.answer() for worker in workers]
         for rank, answer in enumerate(answers):
             assert answer.good()["rank"] == rank

@@ -3,8 +3,9 @@
 Forking is right here only because nothing of TensorFlow has run before the fork; it makes a worker ready in
 milliseconds instead of seconds, so that a test can afford to kill many.
 
-A worker reads commands (one JSON object per line) and answers each with one line. `abort` is heard at
-once, by a thread of its own; everything else runs on the main thread, in order.
+A worker reads commands (one JSON object per line) and answers each with one line. `abort` and
+`prepare` are heard at once, by a thread of its own, and not answered; everything else runs on the main
+thread, in order.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +29,23 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
 import horovod.tensorflow as hvd
+import numpy as np
 import tensorflow as tf
 from horovod.tensorflow import mpi_ops
 
 LIBRARY = mpi_ops._basics.MPI_LIB_CTYPES
 
 
+def _direct(what: str, *arguments: int) -> None:
+    if getattr(LIBRARY, f"horovod_edl_{what}")(*map(ctypes.c_longlong, arguments)) != 0:
+        raise ValueError(f"{what} failed")
+
+
 class Worker:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._preparation: Future[int] = Future()
 
     def serve(self) -> None:
         self.answer({"pid": os.getpid()})
@@ -63,6 +72,8 @@ class Worker:
                     LIBRARY.horovod_edl_abort()
                 elif command["do"] == "abort_generation":
                     LIBRARY.horovod_edl_abort_generation(ctypes.c_longlong(command["generation"]))
+                elif command["do"] == "prepare":
+                    self._prepare(command["env"])
                 else:
                     self._commands.put(command)
         os._exit(0)
@@ -80,6 +91,39 @@ class Worker:
             "cross_rank": hvd.cross_rank(),
             "cross_size": hvd.cross_size(),
         }
+
+    def _prepare(self, env: dict[str, str]) -> None:
+        """Begin to connect the ring of this environment in a thread, as a worker does while it trains."""
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+        for name in ("IFACE", "TIMEOUT_SECONDS"):
+            os.environ[f"HOROVOD_GLOO_{name}"] = env[f"HOROVOD_GLOO_{name}"]
+        generation = ctypes.c_longlong(int(env["HOROVOD_EDL_GENERATION"]))
+        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+        place = [int(env[f"HOROVOD_{name}"]) for name in names]
+        threads = ThreadPoolExecutor(1)
+        self._preparation = threads.submit(
+            LIBRARY.horovod_edl_prepare, generation, b"127.0.0.1", b"host", *place
+        )
+        threads.shutdown(wait=False)
+
+    def do_prepared(self) -> bool:
+        return self._preparation.result() == 0
+
+    def do_exchange(self, values: list[int]) -> list[int]:
+        mine = np.array(values, np.int64)
+        table = np.zeros(hvd.size() * mine.size, np.int64)
+        _direct("exchange", mine.ctypes.data, table.ctypes.data, mine.nbytes)
+        result: list[int] = table.tolist()
+        return result
+
+    def do_send(self, rank: int, count: int) -> None:
+        data = np.arange(count, dtype=np.int64)
+        _direct("send", rank, data.ctypes.data, data.nbytes)
+
+    def do_receive(self, rank: int, count: int) -> int:
+        data = np.zeros(count, np.int64)
+        _direct("receive", rank, data.ctypes.data, data.nbytes)
+        return int(data.sum())
 
     def do_shutdown(self) -> None:
         hvd.shutdown()

@@ -53,4 +53,4 @@ def test_an_init_asks_the_store_once_per_peer(lab: Lab) -> None:
 
 def test_the_build_says_what_it_can_do(lab: Lab) -> None:
     (worker,) = lab.workers(1)
-    assert worker.ask("features").good() & 31 == 31
+    assert worker.ask("features").good() & 127 == 127

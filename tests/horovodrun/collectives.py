@@ -28,7 +28,8 @@ def ours() -> tuple[int, dict[str, np.ndarray]]:
     results = {f"sum{i}": t.numpy() for i, t in enumerate(ring.sum([tf.constant(a) for a in arrays]))}
     results["gather"] = np.array(ring.gather([ring.rank, 1 << 40, -ring.rank]))
     for root in range(ring.size):
-        sent = ring.share_state([a.copy() for a in arrays], root)
+        others = [rank for rank in range(ring.size) if rank != root]
+        sent = ring.share_state([a.copy() for a in arrays], root, others)
         results |= {f"from{root}-{i}": a for i, a in enumerate(sent)}
     ring.close()
     return ring.rank, results

@@ -60,8 +60,24 @@ def test_a_get_is_answered_when_the_key_arrives(store):
 def test_a_get_ends_at_once_when_the_generation_is_superseded(store):
     store.open(3)
     answer = in_background(store, "/global/1")
-    store.close()
+    store.close(3)
     assert answer() == (GONE, b"")
+
+
+def test_the_next_generation_stays_open_when_the_one_before_is_closed(store):
+    store.open(4)
+    store.close(3)
+    store.arrived(4, "/global/1", b"peer")
+    assert request(store, "GET", "/global/1") == (200, b"peer")
+
+
+def test_a_generation_that_is_opened_twice_keeps_its_keys(store):
+    store.arrived(3, "/next", b"early")
+    assert store.known(3, "/next") == b"early"
+    store.open(3)
+    store.open(3)
+    assert store.known(3, "/next") == b"early"
+    assert store.known(4, "/next") is None
 
 
 def test_keys_of_another_generation_are_never_seen(store):
