@@ -6,9 +6,11 @@ traced function, so a shuffle in it stays inside the micro-batch and every recor
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +23,7 @@ from edl_allreduce.worker.zoo import Mode
 
 PREFETCH_STEPS = 4
 READ_STEPS = 2
+PARSERS = 2
 Item = TypeVar("Item")
 
 
@@ -150,7 +153,7 @@ class _Raw:
 
 
 class Pipeline:
-    """The steps of one rank in one generation, read ahead by a thread and parsed by another."""
+    """The steps of one rank in one generation, read ahead by a thread and parsed by others."""
 
     def __init__(
         self,
@@ -174,7 +177,7 @@ class Pipeline:
         self._minibatch = minibatch
         self._allowed = bad_records_allowed
         self._raw = Ahead(self._reads(step, position), READ_STEPS, "reader")
-        self._parsed = Ahead(map(self._parse, self._raw), PREFETCH_STEPS, "parser")
+        self._parsed = Ahead(self._parse_all(), PREFETCH_STEPS, "parser")
 
     def take(self) -> StepData:
         """The next step's data; raises what reading or parsing met."""
@@ -205,6 +208,18 @@ class Pipeline:
             if indices:
                 parts.append((records, indices))
         return _Raw(span, parts, skipped)
+
+    def _parse_all(self) -> Iterator[StepData]:
+        """Two at a time, in order; the first one alone, since a ring may be waiting for it."""
+        yield from map(self._parse, itertools.islice(self._raw, 1))
+        under_way: deque[Future[StepData]] = deque()
+        with ThreadPoolExecutor(PARSERS, "parser") as parsers:
+            for raw in self._raw:
+                under_way.append(parsers.submit(self._parse, raw))
+                if len(under_way) == PARSERS:
+                    yield under_way.popleft().result()
+            for last in under_way:
+                yield last.result()
 
     def _parse(self, raw: _Raw) -> StepData:
         parts = [

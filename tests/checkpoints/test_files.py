@@ -154,14 +154,27 @@ def test_saving_never_waits_for_the_disk(tmp_path, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(checkpoint, "write", slow)
-    keeper = open_in(tmp_path)
-    keeper.save(10, 480, Journal())
+    trainer = FakeTrainer()
+    keeper = open_in(tmp_path, trainer)
+
+    def save(step: int) -> None:
+        trainer.value = float(step)
+        keeper.save(step, 48 * step, Journal())
+
+    save(10)
     begun.wait()
-    keeper.save(20, 960, Journal())
-    keeper.save(30, 1440, Journal())
+    save(20)
+    save(30)
     may_write.set()
     keeper.flush()
     assert names(tmp_path) == ["version-10", "version-30"]
+    save(40)  # into memory that an earlier one had
+    trainer.rows = 5
+    save(50)  # which does not fit
+    keeper.flush()
+    for path in checkpoint.versions(tmp_path):
+        loaded = checkpoint.read(path)
+        assert (loaded.arrays[0] == loaded.contents.step).all(), f"{path} holds the state of its step"
 
 
 def test_a_full_disk_is_told_and_training_goes_on(tmp_path, monkeypatch):
