@@ -3,10 +3,11 @@
     python -m benchmarks.checkpoint [--rounds 1] [--model wide] [--steps 60] [--every 12] [--json FILE]
 
 Ours is a whole elastic job of two workers: rank 0 copies model and optimizer between two steps, a thread
-writes the copy with checksums and fsync while training goes on. The peer is Keras' own loop in one process that
-calls `model.save` between two steps. The stall is how much longer the step after a checkpoint took than steps
-that no checkpoint touches, so without an idle core it holds some of the writing, too; what the writing thread
-takes from later steps is counted in "lost in all". The copy beside it is one into new memory.
+writes the copy with checksums and fsync while training goes on. The peer is Keras' own loop in one process
+that calls `model.save` between two steps. The stall is how much longer the step after a checkpoint took
+than steps that no checkpoint touches, so without an idle core it holds some of the writing, too; what the
+writing thread takes from later steps is counted in "lost in all". The copy beside it is one into new
+memory.
 """
 
 from __future__ import annotations

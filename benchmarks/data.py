@@ -5,8 +5,8 @@
 Both sides give shuffled, parsed batches of the same records to the same thread. tf.data reads TFRecord files
 in sequence through its shuffle buffer (16 Ki records, as many as our shuffle mixes) and a `feed` per record;
 ours is the worker's own pipeline: order by arithmetic, random reads with every checksum verified, the same
-`feed`, read by one thread and parsed by two, ahead of the training thread. Rounds alternate, so that what else the machine does hits
-both; the figure is the median over rounds of the ratio ours / tf.data.
+`feed`, read by one thread and parsed by two, ahead of the training thread. Rounds alternate, so that what
+else the machine does hits both; the figure is the median over rounds of the ratio ours / tf.data.
 """
 
 from __future__ import annotations
