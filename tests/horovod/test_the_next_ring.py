@@ -155,3 +155,24 @@ def test_who_waits_for_a_message_of_a_lost_peer_goes_on_with_an_error(lab: Lab, 
     assert waiting.ask("failure").good()
     waiting.ask("shutdown").good()
     lab.form([waiting])
+
+
+def test_a_peer_that_has_much_to_do_before_its_message_is_waited_for(lab: Lab) -> None:
+    """Longer than Gloo waits in a collective: an evaluation, or a checkpoint that is read."""
+    quick, slow = ring = lab.workers(2)
+    lab.form(ring, HOROVOD_GLOO_TIMEOUT_SECONDS="1")
+    quick.tell("exchange", values=[1])
+    threading.Event().wait(3)
+    assert slow.ask("exchange", values=[2]).good() == [1, 2]
+    assert quick.answer().good() == [1, 2]
+
+
+def test_who_waits_for_a_message_of_a_frozen_peer_goes_on_when_the_ring_gives_it_up(lab: Lab) -> None:
+    waiting, frozen = ring = lab.workers(2)
+    lab.form(ring, HOROVOD_GLOO_TIMEOUT_SECONDS="2")
+    waiting.tell("exchange", values=[1])
+    frozen.freeze()
+    assert "exchange failed" in (waiting.answer().error or "no error")
+    waiting.ask("shutdown").good()
+    lab.form([waiting])
+    frozen.thaw()
