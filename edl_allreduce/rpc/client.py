@@ -14,10 +14,14 @@ from edl_allreduce.rpc.server import CHANNEL_OPTIONS, SERVICE, TLS_NAME
 
 REFUSED = "the job's token is missing or wrong. Pass the token of the job in EDL_JOB_TOKEN."
 
+SHORT_ATTEMPTS = [("grpc.min_reconnect_backoff_ms", 3000), ("grpc.max_reconnect_backoff_ms", 3000)]
+"""On the way to a dead node packets get lost, and the kernel repeats them ever more rarely. Who tries
+anew is there soon after the node: a master that comes back must hear of the ring before it plans another."""
+
 
 def _channel(address: str, certificate: str) -> Any:
     """With a certificate: encrypted, and only to the master that has its key."""
-    options = [*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100)]
+    options = [*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100), *SHORT_ATTEMPTS]
     if not certificate:
         return grpc.insecure_channel(address, options=options)
     named = [*options, ("grpc.ssl_target_name_override", TLS_NAME)]
