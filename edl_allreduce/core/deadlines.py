@@ -40,6 +40,11 @@ class Deadlines:
         return 2 * self.failure_detection
 
     @property
+    def reunion(self) -> float:
+        """How much longer a restarted master waits for workers that live, when nobody else has the model."""
+        return ALONE_FACTOR * self.rejoin
+
+    @property
     def prepare(self) -> float:
         """How long a worker may import, build, trace and open data: not its network but its disk is slow."""
         return max(600, 60 * self.failure_detection)

@@ -129,7 +129,7 @@ class ClusterMaster:
             options = dataclasses.replace(options, recover_until=until)
         self.job = job_for(self.spec, options, self._cluster)
         self._cluster.tell = self.job.note
-        self.job.adopt(found.living, self._memory.next_id, self._memory.wanted)
+        self.job.adopt(found.living, found.running, self._memory.next_id, self._memory.wanted)
         return await self._serve(credentials)
 
     async def _serve(self, credentials: Credentials) -> Result:

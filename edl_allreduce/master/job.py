@@ -170,13 +170,13 @@ class Job:
             await self._cluster.close()
         return Result(self._phase, self._reason, self._step, self._path, self._reforms, self._reasons)
 
-    def adopt(self, worker_ids: Iterable[int], next_id: int, wanted: int) -> None:
+    def adopt(self, living: Iterable[int], running: Iterable[int], next_id: int, wanted: int) -> None:
         """Take over the workers of an earlier master of this job; call before `run`."""
-        for worker_id in worker_ids:
-            self._slots[worker_id] = _Slot(clock.now())
+        self._slots.update({worker_id: _Slot(clock.now()) for worker_id in living})
         self._next_id = max(self._next_id, next_id)
         self._wanted = wanted
         self._handle(membership.Wanted(wanted))
+        self._handle(membership.Unheard(frozenset(running)))
 
     def stop(self, reason: str) -> None:
         """Stop at the next step boundary."""
@@ -543,6 +543,8 @@ class Job:
         if slot.uid:
             self._gone.add(slot.uid)
             self._handle(membership.Lost(slot.uid, text))
+        else:
+            self._handle(membership.Unheard(self._state.unheard - {end.worker_id}))
         active = sum(not s.draining for s in self._slots.values())
         decision = relaunch.decide(
             cause,

@@ -120,6 +120,9 @@ def test_a_pod_without_room_stays_pending_and_says_why(controlplane, namespace, 
         # The scheduler may see a new node's taint a moment longer than we do, and says that first.
         await until(lambda: "Insufficient cpu" in (cluster.condition(0) or ""), "the scheduler says why")
         assert cluster._ends.empty()
+        next_master, _ = cluster_for(api, spec_for(namespace), owner)
+        found = await next_master.start()
+        assert (found.living, found.running) == ((0,), ()), "what never ran holds no model"
         await cluster.terminate(0)
         end = await asyncio.wait_for(cluster.next_end(), 60)
         assert end.cause is Cause.DISRUPTED

@@ -30,6 +30,7 @@ from edl_allreduce.core.membership.types import (
     State,
     Stopping,
     Tick,
+    Unheard,
     Wanted,
 )
 
@@ -601,6 +602,40 @@ def test_no_second_ring_is_formed_while_the_old_one_may_report() -> None:
     machine.tell(Hello(seat("a"), plan(7, "a"), 40))
     assert machine.ring == "a"
     assert machine.wait(1.0) == (Publish(plan(7 + RESTART_GAP, "adef"), False, "worker 3, 4, 5 joins"),)
+
+
+def test_a_worker_that_lives_is_waited_for_while_nobody_else_has_the_model() -> None:
+    """Its node was cut off as well, say: it comes later than rings usually report."""
+    machine = restarted()
+    machine.tell(Unheard(frozenset({0})))
+    machine.arrive("d")
+    assert machine.wait(100.0) == ()
+    assert machine.state.waiting_for == "worker 0 of an earlier master lives and may hold the model"
+    machine.tell(Hello(seat("a"), plan(7, "a"), 40))
+    assert machine.ring == "ad"
+
+
+def test_a_worker_that_is_gone_or_never_comes_is_waited_for_no_longer() -> None:
+    machine = restarted()
+    machine.tell(Unheard(frozenset({0})))
+    machine.arrive("d")
+    machine.wait(100.0)
+    machine.tell(Unheard(frozenset()))
+    assert machine.ring == "d"
+
+    machine = restarted()
+    machine.tell(Unheard(frozenset({0})))
+    machine.arrive("d")
+    machine.wait(20.0 + DEADLINES.reunion)
+    assert machine.ring == "d"
+
+
+def test_whoever_has_the_model_need_not_wait_for_others_that_live() -> None:
+    machine = restarted()
+    machine.tell(Unheard(frozenset({1})))
+    machine.tell(Hello(seat("a"), None, 40, has_state=True, generation=7))
+    machine.wait(21.0)
+    assert machine.ring == "a"
 
 
 def test_a_ring_that_reports_after_another_was_formed_is_turned_away() -> None:

@@ -60,6 +60,8 @@ class Found:
     """What an earlier master of this job left."""
 
     living: tuple[int, ...]
+    running: tuple[int, ...]
+    """Those of them that may hold the model."""
     next_id: int
 
 
@@ -131,7 +133,8 @@ class KubernetesCluster:
         threading.Thread(target=self._watcher.run, name="watch", daemon=True).start()
         await self._listed.wait()
         living = tuple(sorted(i for i in self._pods if i not in self._over))
-        return Found(living, max(self._pods, default=-1) + 1)
+        running = tuple(i for i in living if not _never_ran(self._pods[i]))
+        return Found(living, running, max(self._pods, default=-1) + 1)
 
     async def close(self) -> None:
         """End what is left; pods that ended by themselves stay for their logs."""

@@ -27,6 +27,7 @@ from edl_allreduce.core.membership.types import (
     State,
     Stopping,
     Tick,
+    Unheard,
     Wanted,
 )
 
@@ -50,6 +51,8 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
             return _hello(state, event, now)
         case Tick(usual_step):
             return replace(state, usual_step=usual_step), ()
+        case Unheard(worker_ids):
+            return replace(state, unheard=worker_ids), ()
         case Wanted(count):
             return replace(state, options=replace(state.options, wanted=count)), ()
         case Stopping():
@@ -115,6 +118,7 @@ def _lost(state: State, uid: str, cause: str, now: float) -> State:
 
 def _hello(state: State, event: Hello, now: float) -> tuple[State, tuple[Action, ...]]:
     seat, plan = event.seat, event.plan
+    state = replace(state, unheard=state.unheard - {seat.worker_id})
     if seat.uid in state.gone:
         return state, (Evict(seat.uid, "it was given up; a new worker takes its place"),)
     state = replace(state, generation=max(state.generation, event.generation))
@@ -259,9 +263,13 @@ def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     minimum = max(1, options.minimum)
     if now < options.recover_until:
         return _wait(state, "the master restarted and waits for the ring to report")
+    holders = any(m.has_state for m in ready)
+    if state.unheard and not holders and now < options.recover_until + options.deadlines.reunion:
+        silent = ", ".join(map(str, sorted(state.unheard)))
+        return _wait(state, f"worker {silent} of an earlier master lives and may hold the model")
     if len(ready) < minimum:
         return _wait(state, f"{len(ready)} of at least {minimum} workers are ready{_preparing(state)}")
-    leaving = [] if any(m.has_state for m in ready) else state.let_go()
+    leaving = [] if holders else state.let_go()
     enough = 0 < options.wanted <= len(ready) or bool(leaving)  # they will not be there for long
     if not (enough or now - min(m.since for m in ready) >= options.cool_down):
         return _wait(state, f"{len(ready)} workers are ready, others may follow in a moment")

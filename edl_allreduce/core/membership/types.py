@@ -99,6 +99,8 @@ class State:
     """The ring that members leave at a step boundary, while they have not entered the current one."""
     leaver_lost: float | None = None
     """When somebody who is in `leaving`, but not in the plan, was lost: the others may wait for it."""
+    unheard: frozenset[int] = frozenset()
+    """Workers of an earlier master that live and have not reported."""
     gone: frozenset[str] = frozenset()
     """Lost or evicted; whoever of them comes back is turned away."""
     usual_step: float = 0.0
@@ -223,6 +225,13 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class Unheard:
+    """Which workers of an earlier master live and have not reported; any of them may hold the model."""
+
+    worker_ids: frozenset[int]
+
+
+@dataclass(frozen=True)
 class Wanted:
     """The user or the autoscaler changed the number of workers."""
 
@@ -241,7 +250,7 @@ class Tick:
     usual_step: float = 0.0
 
 
-Event = Hello | Ready | Entered | Joined | Out | Done | Draining | Lost | Wanted | Stopping | Tick
+Event = Hello | Ready | Entered | Joined | Out | Done | Draining | Lost | Unheard | Wanted | Stopping | Tick
 
 # -------------------------------------------------------------------------------------------- actions
 
