@@ -23,6 +23,7 @@ from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership import machine
 from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.membership.types import Standing
+from edl_allreduce.core.parts import Parts
 from edl_allreduce.core.relaunch import Cause
 from edl_allreduce.errors import UsageError
 from edl_allreduce.rpc import messages
@@ -125,6 +126,7 @@ class Job:
             )
         )
         self._peers: dict[str, Peer] = {}
+        self._parts = Parts()
         self._gone: set[str] = set()
         """Uids that were lost or evicted; they do not come back."""
         self._slots: dict[int, _Slot] = {}
@@ -347,6 +349,10 @@ class Job:
                 self._launch_in(self._cluster.head_start)
             case messages.KvSet(generation, key, value):
                 self._pass_on(generation, key, value)
+            case messages.KvPart(generation, key, number, of, part):
+                whole = self._parts.add(generation, key, number, of, part)
+                if whole is not None:
+                    self._pass_on(generation, key, whole)
             case messages.Reformed():
                 self._reforms.append(message)
                 where = f"worker {worker_id} goes on in generation {message.generation}"

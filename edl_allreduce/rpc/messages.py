@@ -11,7 +11,7 @@ import msgspec
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.membership.types import Plan, Seat
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Grows when master and worker of two versions could not understand each other."""
 
 
@@ -167,10 +167,21 @@ class KvSet(_Message, frozen=True):
     value: bytes
 
 
+class KvPart(_Message, frozen=True):
+    """One rank's part of a key, which is passed on when all parts are there: members would get as many
+    messages as there are members otherwise."""
+
+    generation: int
+    key: str
+    number: int
+    of: int
+    value: bytes
+
+
 FromWorker = (
     Hello | Ready | Pulse | Entered | Joined | Reformed | Out | Done | Draining | Failed | Exported | Note
     | Evaluated | TaskDone | Concluded
-    | KvSet
+    | KvSet | KvPart
 )  # fmt: skip
 
 # ------------------------------------------------------------------------------------ master to worker

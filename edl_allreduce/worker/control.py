@@ -98,7 +98,7 @@ class Control:
         self._certificate = certificate
         self._deadlines = deadlines
         self._grace = master_grace
-        self.store = LoopbackStore(self._publish_key, longest_wait=deadlines.collective)
+        self.store = LoopbackStore(self.send, longest_wait=deadlines.collective)
         self._ring: Connects | None = None
         self._changed = threading.Condition()
         self._stream: WorkerStream | None = None

@@ -25,9 +25,10 @@ from edl_allreduce.version import STOCK_HOROVOD
 
 log = logging.getLogger(__name__)
 
-SURVIVES, ABORTS, PREPARES, SENDS = 1, 2, 32, 64
+SURVIVES, ABORTS, PREPARES, SENDS, BATCHES = 1, 2, 32, 64, 128
 """What `horovod_edl_features` says: a lost peer ends no process; a ring can be told to fail; the next ring
-can be connected while this one works; ranks can send to each other without all agreeing on it before."""
+can be connected while this one works; ranks can send to each other without all agreeing on it before; all
+addresses come from the store in one answer."""
 
 LOOPBACK = "127.0.0.1"
 """Where the rendezvous store listens."""
@@ -201,7 +202,6 @@ class HorovodRing(_Collectives):
             HOROVOD_CONTROLLER="gloo",
             HOROVOD_CPU_OPERATIONS="gloo",
             HOROVOD_GLOO_RENDEZVOUS_PORT=str(store_port),
-            HOROVOD_EDL_STORE_BATCH="1",
             HOROVOD_GLOO_IFACE=interface,
             HOROVOD_GLOO_TIMEOUT_SECONDS=str(timeout),
         )
@@ -209,6 +209,7 @@ class HorovodRing(_Collectives):
         super().__init__()
         self._library: Any = self._ops._basics.MPI_LIB_CTYPES
         self.features = _features(self._library)
+        os.environ["HOROVOD_EDL_STORE_BATCH"] = str(int(bool(self.features & BATCHES)))
         if not self.features & SURVIVES:
             log.warning("this Horovod is %s `scripts/setup` builds one that cures this", STOCK_HOROVOD)
             # It may abort the process after a failed operation unless the cache is off.

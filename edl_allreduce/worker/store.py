@@ -9,22 +9,22 @@ request gets 410 and `hvd.init` ends.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from collections.abc import Callable, Iterator
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
+from edl_allreduce.rpc import messages
 from edl_allreduce.testing import faults
 
 GONE = 410
 NOT_THERE = 404
 ALL = "all-"
-"""Our Horovod asks for `all-<size>` and gets the keys of all ranks at once."""
+"""Our Horovod sets its part `all-<size>/<rank>` and asks for `all-<size>`: all parts at once."""
 
 
 class LoopbackStore:
     """Keys of one generation at a time."""
 
-    def __init__(self, publish: Callable[[int, str, bytes], None], longest_wait: float) -> None:
+    def __init__(self, publish: Callable[[messages.FromWorker], None], longest_wait: float) -> None:
         self._publish = publish
         self._longest_wait = longest_wait
         self._changed = threading.Condition()
@@ -75,38 +75,28 @@ class LoopbackStore:
         generation = self._generation
         if generation == 0:
             return False
-        self.arrived(generation, key, value)
-        self._publish(generation, key, value)
+        whole, _, name = key.rpartition("/")
+        _, several, size = whole.rpartition(f"/{ALL}")
+        if several:
+            self._publish(messages.KvPart(generation, whole, int(name), int(size), value))
+        else:
+            self.arrived(generation, key, value)
+            self._publish(messages.KvSet(generation, key, value))
         return True
 
     def get(self, key: str) -> bytes | int:
         """The value, or the HTTP status that says why there is none."""
-        scope, _, name = key.rpartition("/")
-        if name.startswith(ALL):
-            return self._all([f"{scope}/{rank}" for rank in range(int(name[len(ALL) :]))])
-        values = self._wait([key])
-        return values if isinstance(values, int) else values[0]
-
-    def _all(self, keys: list[str]) -> bytes | int:
-        """Every rank's value in one answer: the lengths in a line, then the values."""
-        values = self._wait(keys)
-        if isinstance(values, int):
-            return values
-        return " ".join(str(len(v)) for v in values).encode() + b"\n" + b"".join(values)
-
-    def _wait(self, keys: list[str]) -> list[bytes] | int:
         self._count()
         with self._changed:
             generation = self._generation
             if generation == 0:
                 return GONE
             self._changed.wait_for(
-                lambda: self._keys.keys() >= set(keys) or self._generation != generation, self._longest_wait
+                lambda: key in self._keys or self._generation != generation, self._longest_wait
             )
             if self._generation != generation:
                 return GONE
-            found = [self._keys[key] for key in keys if key in self._keys]
-            return found if len(found) == len(keys) else NOT_THERE
+            return self._keys.get(key, NOT_THERE)
 
     def _count(self) -> None:
         with self._changed:
@@ -115,7 +105,7 @@ class LoopbackStore:
         faults.reach("init", generation=generation, request=requests, **self.coordinates)
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 512
 
@@ -124,32 +114,35 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(StreamRequestHandler):
+    """As much of HTTP as Horovod speaks. The library's server reads headers as mail, which takes longer than
+    all the rest of a rendezvous."""
+
     server: _Server
-    protocol_version = "HTTP/1.1"  # our Horovod keeps its connection
     # Head and body go out together: apart, the body would wait 40 ms for the delayed acknowledgement.
-    wbufsize = -1
     disable_nagle_algorithm = True
 
-    def do_GET(self) -> None:
-        answer = self.server.store.get(self.path)
-        if isinstance(answer, int):
-            self._answer(answer)
-        else:
-            self._answer(200, answer)
+    def handle(self) -> None:
+        keep = True
+        while keep and (request := self.rfile.readline()):
+            method, path, _ = request.decode().split()
+            headers = dict(self._headers())
+            keep = headers.get("connection") != "close"
+            body = self.rfile.read(int(headers.get("content-length", 0)))
+            answer = self._answer(method, path, body)
+            status, value = (answer, b"") if isinstance(answer, int) else (200, answer)
+            self.wfile.write(b"HTTP/1.1 %d -\r\nContent-Length: %d\r\n\r\n" % (status, len(value)) + value)
 
-    def do_PUT(self) -> None:
-        value = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._answer(200 if self.server.store.set(self.path, value) else GONE)
+    def _headers(self) -> Iterator[tuple[str, str]]:
+        while line := self.rfile.readline().decode().strip():
+            name, _, value = line.partition(":")
+            yield name.lower(), value.strip().lower()
 
-    def do_DELETE(self) -> None:
-        self._answer(200)
-
-    def _answer(self, status: int, body: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not worth a line each."""
+    def _answer(self, method: str, path: str, body: bytes) -> bytes | int:
+        match method:
+            case "GET":
+                return self.server.store.get(path)
+            case "PUT":
+                return b"" if self.server.store.set(path, body) else GONE
+            case _:  # DELETE: keys go with their generation
+                return b""

@@ -159,6 +159,7 @@ class Lab:
                 "HOROVOD_CONTROLLER": "gloo",
                 "HOROVOD_CPU_OPERATIONS": "gloo",
                 "HOROVOD_EDL_GENERATION": str(self._generation),
+                "HOROVOD_EDL_STORE_BATCH": "1",
                 "HOROVOD_LOG_LEVEL": "fatal",
             }
             worker.tell(what, env=env | more)

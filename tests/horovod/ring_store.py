@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from edl_allreduce.core.parts import Parts
+
 
 @dataclass(frozen=True)
 class Request:
@@ -41,6 +43,7 @@ class RingStore:
         self._silent = silent
         self._on_request = on_request
         self._values: dict[str, bytes] = {}
+        self._parts = Parts()
         self._changed = threading.Condition()
         self._superseded = False
         self._servers = [_Server(self, rank) for rank in range(size)]
@@ -72,29 +75,26 @@ class RingStore:
         with self._changed:
             if self._superseded:
                 return 410
-            self._values[path] = value
+            whole, _, name = path.rpartition("/")
+            _, several, size = whole.rpartition("/all-")
+            if several:
+                joined = self._parts.add(1, whole, int(name), int(size), value)
+                if joined is not None:
+                    self._values[whole] = joined
+            else:
+                self._values[path] = value
             self._changed.notify_all()
             return 200
 
     def get(self, path: str) -> tuple[int, bytes]:
-        scope, _, key = path.rpartition("/")
-        many = key.startswith("all-")
-        names = [f"{scope}/{rank}" for rank in range(int(key[4:]))] if many else [path]
-
-        def there() -> bool:
-            return all(name in self._values for name in names)
-
         with self._changed:
             if self._blocking:
-                self._changed.wait_for(lambda: self._superseded or there())
+                self._changed.wait_for(lambda: self._superseded or path in self._values)
             if self._superseded:
                 return 410, b""
-            if not there():
+            if path not in self._values:
                 return 404, b""
-            values = [self._values[name] for name in names]
-        if not many:
-            return 200, values[0]
-        return 200, b" ".join(b"%d" % len(value) for value in values) + b"\n" + b"".join(values)
+            return 200, self._values[path]
 
 
 class _Server(socketserver.ThreadingTCPServer):

@@ -94,9 +94,8 @@ class Worker:
 
     def _prepare(self, env: dict[str, str]) -> None:
         """Begin to connect the ring of this environment in a thread, as a worker does while it trains."""
-        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
-        for name in ("IFACE", "TIMEOUT_SECONDS"):
-            os.environ[f"HOROVOD_GLOO_{name}"] = env[f"HOROVOD_GLOO_{name}"]
+        for name in ("GLOO_RENDEZVOUS_PORT", "GLOO_IFACE", "GLOO_TIMEOUT_SECONDS", "EDL_STORE_BATCH"):
+            os.environ[f"HOROVOD_{name}"] = env[f"HOROVOD_{name}"]
         generation = ctypes.c_longlong(int(env["HOROVOD_EDL_GENERATION"]))
         names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
         place = [int(env[f"HOROVOD_{name}"]) for name in names]

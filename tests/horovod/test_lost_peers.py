@@ -21,7 +21,7 @@ def break_and_form_again(lab: Lab, survivors: list[Worker]) -> None:
 
 
 @pytest.mark.parametrize("elements", [1, 300_000], ids=["tiny", "megabyte"])
-@pytest.mark.parametrize("size", [2, 3, 6])
+@pytest.mark.parametrize("size", [2, 3, 10])
 def test_a_kill_in_a_collective_leaves_the_others_with_an_error(lab: Lab, size: int, elements: int) -> None:
     choose = random.Random(size * elements)
     ring = lab.workers(size)

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from edl_allreduce.rpc import messages
 from edl_allreduce.worker.store import GONE, NOT_THERE, LoopbackStore
 
 
@@ -17,7 +18,7 @@ def sent():
 
 @pytest.fixture
 def store(sent):
-    return LoopbackStore(lambda generation, key, value: sent.append((generation, key, value)), 30.0)
+    return LoopbackStore(sent.append, 30.0)
 
 
 def request(store, method, path, body=None):
@@ -46,7 +47,7 @@ def test_it_listens_on_loopback_only(store):
 def test_what_a_rank_sets_goes_to_the_master_and_is_there(store, sent):
     store.open(3)
     assert request(store, "PUT", "/global/0", b"address") == (200, b"")
-    assert sent == [(3, "/global/0", b"address")]
+    assert sent == [messages.KvSet(3, "/global/0", b"address")]
     assert request(store, "GET", "/global/0") == (200, b"address")
 
 
@@ -97,14 +98,15 @@ def test_outside_a_generation_nothing_is_stored(store, sent):
 
 
 def test_a_key_that_never_comes_is_not_there_after_the_longest_wait(sent):
-    store = LoopbackStore(lambda *_: None, longest_wait=0.05)
+    store = LoopbackStore(sent.append, longest_wait=0.05)
     store.open(1)
     assert request(store, "GET", "/global/9")[0] == NOT_THERE
 
 
-def test_the_keys_of_all_ranks_come_in_one_answer_once_all_are_there(store):
+def test_a_part_goes_to_the_master_and_the_whole_comes_back(store, sent):
     store.open(3)
-    store.arrived(3, "/global/0", b"first")
+    assert request(store, "PUT", "/global/all-2/1", b"2nd") == (200, b"")
+    assert sent == [messages.KvPart(3, "/global/all-2", 1, 2, b"2nd")]
     answer = in_background(store, "/global/all-2")
-    store.arrived(3, "/global/1", b"2nd")
+    store.arrived(3, "/global/all-2", b"5 3\nfirst2nd")
     assert answer() == (200, b"5 3\nfirst2nd")

@@ -1,0 +1,24 @@
+"""Values to which every rank gives its part, and which all learn as a whole."""
+
+from __future__ import annotations
+
+
+class Parts:
+    """Of the newest generation; what belongs to an older one is forgotten."""
+
+    def __init__(self) -> None:
+        self._generation = 0
+        self._values: dict[str, dict[int, bytes]] = {}
+
+    def add(self, generation: int, key: str, number: int, of: int, part: bytes) -> bytes | None:
+        """The whole with the last part: the lengths of all in a line, then the parts themselves."""
+        if generation < self._generation:
+            return None
+        if generation > self._generation:
+            self._generation, self._values = generation, {}
+        parts = self._values.setdefault(key, {})
+        parts[number] = part
+        if len(parts) < of:
+            return None
+        ordered = [parts[number] for number in sorted(parts)]
+        return " ".join(str(len(part)) for part in ordered).encode() + b"\n" + b"".join(ordered)
