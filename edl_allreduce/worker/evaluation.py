@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from edl_allreduce.data import Records, RecordSource, read_good
 from edl_allreduce.errors import DataError, ModelError
+from edl_allreduce.worker.autograph import converted
 from edl_allreduce.worker.pipeline import MicroBatch, Parser
 from edl_allreduce.worker.zoo import Mode, ModelDefinition
 
@@ -64,6 +65,7 @@ class Evaluator:
         bad_records_allowed: int = 0,
     ) -> None:
         self._definition = definition
+        self._loss = converted(definition.loss)
         self._model = model
         self._source = source
         self._chunk = chunk
@@ -139,7 +141,9 @@ class Evaluator:
 
         features, labels = tf.nest.map_structure(free_batch, (sample.features, sample.labels))
         self._sums = tf.function(
-            self._sums_graph, input_signature=[features, labels, tf.TensorSpec([], tf.float64)]
+            self._sums_graph,
+            input_signature=[features, labels, tf.TensorSpec([], tf.float64)],
+            autograph=False,
         )
         self._sums(sample.features, sample.labels, float(sample.records))
 
@@ -155,7 +159,7 @@ class Evaluator:
             else:
                 value = tf.cast(measure.metric(expected, predicted), tf.float64)
                 parts.append(tf.reshape(tf.reduce_mean(value) * records, [1]))
-        loss = tf.reduce_mean(tf.cast(self._definition.loss(labels, outputs), tf.float64))
+        loss = tf.reduce_mean(tf.cast(self._loss(labels, outputs), tf.float64))
         return tf.concat([*parts, [loss * records, records]], 0)
 
     def _ahead(self, chunks: Iterator[int]) -> Iterator[MicroBatch | None]:
@@ -200,11 +204,13 @@ def _measures(definition: ModelDefinition) -> list[_Measure]:
         inner = value.items() if isinstance(value, Mapping) else [("", value)]
         for metric_name, metric in inner:
             full = f"{name}_{metric_name}" if metric_name else str(name)
-            if not (callable(metric) or isinstance(metric, keras.metrics.Metric)):
+            is_keras = isinstance(metric, keras.metrics.Metric)
+            if not (callable(metric) or is_keras):
                 raise ModelError(
                     f"{definition.path}: eval_metrics_fn() gives {full}={metric!r}; expected {expected}"
                 )
-            found.append(_Measure(full, str(name) if metric_name else "", metric))
+            counted = metric if is_keras else converted(metric)
+            found.append(_Measure(full, str(name) if metric_name else "", counted))
     return found
 
 

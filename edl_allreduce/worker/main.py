@@ -19,6 +19,7 @@ from edl_allreduce.testing import faults
 from edl_allreduce.worker import signals
 from edl_allreduce.worker.by_hand import complete, told_everything
 from edl_allreduce.worker.control import Control
+from edl_allreduce.worker.heavy import import_tensorflow
 from edl_allreduce.worker.launching import become, connect
 from edl_allreduce.worker.network import interface_of
 from edl_allreduce.worker.static import find_launcher, run_static, static_job
@@ -107,6 +108,7 @@ def run(spec: JobSpec) -> int:
     try:
         faults.reach("prepare", worker=seat.worker_id)
         # Everything heavy is imported here, so that signals and the master's stream are served meanwhile.
+        import_tensorflow()
         from edl_allreduce.worker import pulled
         from edl_allreduce.worker.session import Ending, prepare
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 from edl_allreduce.core.schedule import Schedule, Span, micro_batches, share
 from edl_allreduce.data import Records, RecordSource, read_good
 from edl_allreduce.errors import DataError, ModelError
+from edl_allreduce.worker.autograph import converted
 from edl_allreduce.worker.zoo import Mode
 
 PREFETCH_STEPS = 4
@@ -52,10 +53,10 @@ class Parser:
     """Applies `feed` to the records of one micro-batch. Traced once per kind of records."""
 
     def __init__(self, feed: Callable[..., Any], mode: Mode, metadata: Any) -> None:
-        self._feed = feed
+        self._feed = converted(feed)
         self._mode = mode
         self._metadata = metadata
-        self._parse = tf.function(self._graph, reduce_retracing=True)
+        self._parse = tf.function(self._graph, reduce_retracing=True, autograph=False)
         self._signature: Any = None
 
     def __call__(self, records: Records, count: int) -> tuple[Any, Any]:
@@ -64,7 +65,7 @@ class Parser:
             self._signature = tf.nest.map_structure(
                 lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), tensors
             )
-            self._parse = tf.function(self._graph, input_signature=[self._signature])
+            self._parse = tf.function(self._graph, input_signature=[self._signature], autograph=False)
         batch = self._parse(tensors)
         given = int(tf.nest.flatten(batch)[0].shape[0])
         if given != count:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.spec import JobSpec, JobType
 from edl_allreduce.worker import signals
+from edl_allreduce.worker.heavy import import_tensorflow
 from edl_allreduce.worker.unled import Unled
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def run_single(spec: JobSpec) -> int:
         force=True,
     )
     if spec.job_type in (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY):
+        import_tensorflow()
         from edl_allreduce.worker import pulled
 
         pulled.run_alone(spec)
@@ -40,6 +42,7 @@ def run_single(spec: JobSpec) -> int:
     control = Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0)
     signals.on_termination(control.drain)
     # TensorFlow comes after the signals are blocked, so that its threads do not get them.
+    import_tensorflow()
     from edl_allreduce.worker.ring import SoloRing
 
     engine = assemble(spec, control, SoloRing())

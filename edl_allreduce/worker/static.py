@@ -17,6 +17,7 @@ from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec import JobSpec, ParsedJob
 from edl_allreduce.worker import signals
+from edl_allreduce.worker.heavy import import_tensorflow
 from edl_allreduce.worker.unled import Unled
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def fixed_ring(launcher: Launcher) -> FixedRing:
 def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
     from edl_allreduce.worker.single import assemble
 
+    import_tensorflow()
     ring = fixed_ring(launcher)
     engine = assemble(spec, control, ring, passes=True)
     engine.run()

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from edl_allreduce.errors import ModelError
 from edl_allreduce.worker.arrays import read_arrays
+from edl_allreduce.worker.autograph import converted
 from edl_allreduce.worker.pipeline import MicroBatch
 from edl_allreduce.worker.ring import BROKEN, Ring, broken
 from edl_allreduce.worker.zoo import ModelDefinition
@@ -49,6 +50,7 @@ class Trainer:
     def __init__(self, definition: ModelDefinition, ring: Ring, global_batch: int, seed: int) -> None:
         keras.utils.set_random_seed(seed)
         self._definition = definition
+        self._loss = converted(definition.loss)
         self._ring = ring
         self._global_batch = global_batch
         self.model = self._made(definition.model, keras.Model)
@@ -180,7 +182,7 @@ class Trainer:
             outputs, updated, extra = self.model.stateless_call(
                 variables, frozen, features, training=True, return_losses=True
             )
-            loss = tf.reduce_mean(tf.cast(self._definition.loss(labels, outputs), tf.float32))
+            loss = tf.reduce_mean(tf.cast(self._loss(labels, outputs), tf.float32))
             loss = (loss + tf.add_n([tf.cast(e, tf.float32) for e in extra]) if extra else loss) * weight
         gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         kept = {id(v): u for v, u in zip(self.model.non_trainable_variables, updated, strict=True)}
@@ -250,7 +252,8 @@ class _Traced:
     """
 
     def __init__(self, graph: Callable[..., Any], signature: list[Any]) -> None:
-        self._traced = tf.function(graph, input_signature=signature).get_concrete_function()
+        traced = tf.function(graph, input_signature=signature, autograph=False)
+        self._traced = traced.get_concrete_function()
         self._call = self._traced.inference_fn.call_flat
         self._captures = self._traced.captured_inputs
 

@@ -96,7 +96,7 @@ class Reducer:
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._sum = tf.function(self._graph)
+        self._sum = tf.function(self._graph, autograph=False)
 
     def __call__(
         self, tensors: list[Any], weight: float, loss: Any, *, switch: bool, stop: bool, drain: bool
