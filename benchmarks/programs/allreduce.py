@@ -19,7 +19,7 @@ WARM_UP = 3
 
 def main() -> None:
     side, *sizes = sys.argv[1:]
-    leads, prepare = SIDES[side]()
+    leads, ranks, prepare = SIDES[side]()
     seconds = {}
     for word in sizes:
         count, calls = map(int, word.split("="))
@@ -29,34 +29,41 @@ def main() -> None:
         times = []
         for _ in range(calls):
             began = clock.now()
-            call()
+            total = call()
             times.append(clock.now() - began)
+            if float(total[0]) != ranks:
+                raise AssertionError(f"{ranks} ranks summed to {float(total[0])}")
         seconds[count] = times
     if leads:
         print("FIGURES " + json.dumps(seconds), flush=True)
 
 
 Prepare = Callable[[int], Callable[[], Any]]
+"""For a number of floats: what is to be timed, which returns the sum."""
+Side = tuple[bool, int, Prepare]
+"""Whether this is the process that prints, how many ones are added up, and the call."""
 
 
-def ours() -> tuple[bool, Prepare]:
+def ours() -> Side:
     """The sum of a training step, with the control vector that rides along."""
     import tensorflow as tf
 
     from edl_allreduce.worker.ring import FixedRing
+    from edl_allreduce.worker.trainer import Traced
 
     _one_thread()
     ring = FixedRing()
 
     def prepare(length: int) -> Callable[[], Any]:
         values, control = tf.ones([length]), tf.zeros([5])
-        traced = tf.function(lambda values, control: ring.sum([values, control])[0])
-        return lambda: _right(traced(values, control), ring.size)
+        kinds = [tf.TensorSpec.from_tensor(values), tf.TensorSpec.from_tensor(control)]
+        traced = Traced(lambda values, control: ring.sum([values, control]), kinds)
+        return lambda: traced(values, control)[0]
 
-    return ring.rank == 0, prepare
+    return ring.rank == 0, ring.size, prepare
 
 
-def horovod() -> tuple[bool, Prepare]:
+def horovod() -> Side:
     """Horovod straight: one allreduce in a tf.function."""
     import horovod.tensorflow as hvd
     import tensorflow as tf
@@ -67,12 +74,12 @@ def horovod() -> tuple[bool, Prepare]:
     def prepare(length: int) -> Callable[[], Any]:
         values = tf.ones([length])
         traced = tf.function(lambda values: hvd.allreduce(values, op=hvd.Sum, name=f"of.{length}"))
-        return lambda: _right(traced(values), hvd.size())
+        return lambda: traced(values)
 
-    return hvd.rank() == 0, prepare
+    return hvd.rank() == 0, hvd.size(), prepare
 
 
-def mpi() -> tuple[bool, Prepare]:
+def mpi() -> Side:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -80,28 +87,28 @@ def mpi() -> tuple[bool, Prepare]:
     def prepare(length: int) -> Callable[[], Any]:
         values, total = np.ones(length, np.float32), np.zeros(length, np.float32)
 
-        def call() -> None:
+        def call() -> Any:
             world.Allreduce(values, total, MPI.SUM)
-            _right(total, world.size)
+            return total
 
         return call
 
-    return world.rank == 0, prepare
+    return world.rank == 0, world.size, prepare
 
 
-def memcpy() -> tuple[bool, Prepare]:
+def memcpy() -> Side:
     """What moving the bytes once costs."""
 
     def prepare(length: int) -> Callable[[], Any]:
         values, copy = np.ones(length, np.float32), np.zeros(length, np.float32)
-        return lambda: np.copyto(copy, values)
 
-    return True, prepare
+        def call() -> Any:
+            np.copyto(copy, values)
+            return copy
 
+        return call
 
-def _right(total: Any, size: int) -> None:
-    if float(total[0]) != size:
-        raise AssertionError(f"{size} ranks summed to {float(total[0])}")
+    return True, 1, prepare
 
 
 def _one_thread() -> None:
@@ -111,7 +118,7 @@ def _one_thread() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(2)
 
 
-SIDES: dict[str, Callable[[], tuple[bool, Prepare]]] = {
+SIDES: dict[str, Callable[[], Side]] = {
     "ours": ours,
     "horovod": horovod,
     "mpi": mpi,

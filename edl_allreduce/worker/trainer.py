@@ -105,13 +105,13 @@ class Trainer:
         scalar = tf.TensorSpec([], tf.float32)
         salt = tf.TensorSpec([2], tf.uint32)
         own = tf.TensorSpec([LOSS], tf.float32)
-        self._local = _Traced(self._local_graph, [self._batch, scalar, salt])
-        self._add = _Traced(self._add_graph, [[*sums, scalar], [*sums, scalar]])
-        self._commit = _Traced(self._commit_graph, [sums, scalar, own])
+        self._local = Traced(self._local_graph, [self._batch, scalar, salt])
+        self._add = Traced(self._add_graph, [[*sums, scalar], [*sums, scalar]])
+        self._commit = Traced(self._commit_graph, [sums, scalar, own])
         # The state is given and taken while others wait: one call, not one for each variable.
         kinds = [tf.TensorSpec(v.shape, v.dtype) for v in self._variables()]
-        self._read = _Traced(lambda: [v.value for v in self._variables()], [])
-        self._assign = _Traced(self._assign_graph, [kinds])
+        self._read = Traced(lambda: [v.value for v in self._variables()], [])
+        self._assign = Traced(self._assign_graph, [kinds])
         self._nothing = [*(tf.zeros(s.shape, s.dtype) for s in sums), tf.zeros([])]
 
     # ------------------------------------------------------------------------------------------- step
@@ -244,7 +244,7 @@ class Trainer:
             self.restore_model(self._best)
 
 
-class _Traced:
+class Traced:
     """A function traced for one signature, called with its tensors in a row.
 
     Calling a tf.function binds, checks and looks up its arguments anew each time; with a dozen tensors that
