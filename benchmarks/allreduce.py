@@ -3,8 +3,8 @@
     python -m benchmarks.allreduce [--rounds 2] [--sizes 4,…] [--json FILE]
 
 Ours is the sum of a training step: one grouped operation of the tensor and the control vector, called as
-the trainer calls it. OpenMPI (mpi4py) is told to use TCP, since that is what two machines have. GB/s is the array's
-size over the time of the call.
+the trainer calls it. OpenMPI (mpi4py) is told to use TCP, since that is what two machines have. GB/s is the
+array's size over the time of the call.
 """
 
 from __future__ import annotations
