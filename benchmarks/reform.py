@@ -4,7 +4,8 @@
 
 A pause is the time on a survivor from the end of its last step in the old ring to the end of its first step
 in the new one; the slowest survivor counts. Both sides: the same small model, commits every step at the
-peer's, every worker with the same threads. A round is one job of each side:
+peer's, every worker with the same threads. A round is two jobs of ours, with the peer's turn before, between
+and after them:
 
 - ours: three workers; one is killed, its replacement joins, one drains, its replacement joins, and so on;
   then kills in a job of four workers.
@@ -18,6 +19,7 @@ through; theirs when the discovery script names a host for it.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import threading
@@ -50,6 +52,7 @@ MODEL = "mlp"
 BATCH = 64
 FOREVER = 10**9
 KILL_3, KILL_4, DRAIN, GROW = "kill 3 → 2", "kill 4 → 3", "drain 3 → 2", "grow 2 → 3"
+HOROVOD_ELASTIC = "Horovod Elastic"
 CASES = (KILL_3, KILL_4, DRAIN, GROW)
 WANTED = {KILL_3: 0.2, GROW: 0.05}
 SETTLE_SECONDS = 1.0
@@ -87,15 +90,22 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def measure(settings: argparse.Namespace, directory: Path) -> Report:
     data = write_records(directory / "data", 200 * BATCH)
     ours, theirs = Pauses(), Pauses()
+    turns = itertools.count()
+
+    def peers_turn() -> None:
+        if not settings.no_peer:
+            with said(HOROVOD_ELASTIC):
+                _their_round(theirs, directory / f"elastic-{next(turns)}", data)
+
     for round_ in range(settings.rounds):
+        peers_turn()
         with said(f"round {round_ + 1}: ours, three workers"):
             _our_three(ours, directory / f"three-{round_}", data, settings.kills, settings.drains)
-        if not settings.no_peer:
-            with said(f"round {round_ + 1}: Horovod Elastic"):
-                _their_round(theirs, directory / f"elastic-{round_}", data)
+        peers_turn()
         if settings.kills_of_four:
             with said(f"round {round_ + 1}: ours, four workers"):
                 _our_four(ours, directory / f"four-{round_}", data, settings.kills_of_four)
+    peers_turn()
     return _report(ours, theirs)
 
 
@@ -171,7 +181,7 @@ def _their_round(pauses: Pauses, where: Path, data: Path) -> None:
     )  # fmt: skip
     with peer(where, [*hosts.launcher(2), *ranks], peer_environment()) as running:
         if not _trains(running, 2, STALL_SECONDS):
-            raise frame.BenchmarkFailed(f"{running.story()}\nHorovod Elastic did not begin")
+            raise frame.BenchmarkFailed(f"{running.story()}\n{HOROVOD_ELASTIC} did not begin")
         a, b, c, d, e = NAMES[:5]
         _their_change(pauses, GROW, running, 2, 3, lambda: hosts.are([a, b, c]))
         _their_change(pauses, DRAIN, running, 3, 2, lambda: hosts.are([a, b]))
@@ -233,7 +243,7 @@ def _report(ours: Pauses, theirs: Pauses) -> Report:
     report = Report(
         "reform",
         "pause of the slowest survivor, ms",
-        ("", "ours", "worst", *PHASES, "Horovod Elastic", "worst", "stalled", "ours / peer"),
+        ("", "ours", "worst", *PHASES, HOROVOD_ELASTIC, "worst", "stalled", "ours / peer"),
         notes=[
             "Phases are medians. Medians of "
             + ", ".join(f"{len(ours.seconds[c])} and {len(theirs.seconds[c])} ({c})" for c in CASES)
@@ -244,7 +254,7 @@ def _report(ours: Pauses, theirs: Pauses) -> Report:
     words = []
     for case in CASES:
         mine = report.keep(f"{case}, ours", Figure.of(ours.seconds[case]))
-        peers = report.keep(f"{case}, Horovod Elastic", Figure.of(theirs.seconds[case]))
+        peers = report.keep(f"{case}, {HOROVOD_ELASTIC}", Figure.of(theirs.seconds[case]))
         phases = [Figure.of(values) for values in zip(*ours.phases[case], strict=True)]
         for name, figure in zip(PHASES, phases, strict=False):
             report.keep(f"{case}, ours, {name}", figure)
