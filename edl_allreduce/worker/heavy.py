@@ -11,11 +11,11 @@ NOT_THERE: Any = None
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow and Keras in about half of the usual time.
+    """Import TensorFlow and Keras in about two thirds of the usual time.
 
-    The garbage collector would look at a million new objects again and again, while every module is kept for
-    good; later it need not look at them either. Keras imports scikit-learn, where that is installed, only to
-    wrap models for it, which nobody asks of a worker. A model file may still import it.
+    The garbage collector would look at half a million new objects again and again, while every module is kept
+    for good; later it need not look at them either. Keras imports scikit-learn, where that is installed, only
+    to wrap models for it, which nobody asks of a worker. A model file may still import it.
     """
     hidden = "sklearn" not in sys.modules
     if hidden:
