@@ -12,6 +12,7 @@ EdlError
 │   ├── ClusterUnreachable  nobody answers there
 │   └── ApiRefused      the API server said no: status, reason and words known
 ├── RingBroken          a collective failed; the ring must re-form
+├── NotFinite           the loss of a step is NaN or infinite, on all ranks
 └── MasterUnreachable   nobody answers at the master's address
 """
 
@@ -80,6 +81,10 @@ class ApiRefused(ClusterError):
 
 class RingBroken(EdlError):
     """A collective failed because a peer is gone; the ring must re-form."""
+
+
+class NotFinite(EdlError):
+    """The loss of a step is NaN or infinite. Every rank meets it in the same step, and nothing is applied."""
 
 
 class MasterUnreachable(EdlError):

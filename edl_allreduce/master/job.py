@@ -144,6 +144,8 @@ class Job:
         self._exporter = ""
         self._finishers: list[str] = []
         self._path = ""
+        self._warning = ""
+        self._noticed: set[str] = set()
         self._began = clock.now()
         self._events: list[messages.EventRecord] = []
         self._serial = 0
@@ -335,8 +337,12 @@ class Job:
             case messages.Out(generation, step, reason):
                 self._handle(membership.Out(uid, generation, step, reason))
             case messages.Done(generation, step, stopped):
+                if message.failure:
+                    self._end(Phase.FAILED, message.failure)
+                    return
                 if not stopped:
                     self._step = step
+                self._warning = message.warning
                 self._handle(membership.Done(uid, generation, step))
             case messages.Draining():
                 if worker_id in self._slots:
@@ -363,6 +369,10 @@ class Job:
                 self._tell("failure", f"worker {worker_id}: {message.summary}")
             case messages.Evaluated():
                 self._evaluated(message)
+            case messages.Note(messages.NOTICE, text):
+                if text not in self._noticed:  # every worker says the same
+                    self._noticed.add(text)
+                    self._tell(messages.NOTICE, text)
             case messages.Note(kind, text):
                 self._tell(kind, f"worker {worker_id}: {text}")
             case messages.Exported(path, error):
@@ -488,7 +498,8 @@ class Job:
         elif self._stopping:
             self._end(Phase.STOPPED, self._stopping)
         else:
-            self._end(Phase.SUCCEEDED, f"{self._step} steps")
+            but = f"; {self._warning}" if self._warning else ""
+            self._end(Phase.SUCCEEDED, f"{self._step} steps{but}")
 
     def _end(self, phase: Phase, reason: str) -> None:
         if self._phase in FINAL:

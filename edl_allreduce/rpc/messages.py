@@ -108,6 +108,10 @@ class Done(_Message, frozen=True):
     generation: int
     step: int
     stopped: bool
+    failure: str = ""
+    """Why the job must not count as done: there is nothing to export."""
+    warning: str = ""
+    """What people should know about the result."""
 
 
 class Draining(_Message, frozen=True):
@@ -150,6 +154,10 @@ class Concluded(_Message, frozen=True):
 
     metrics: dict[str, float]
     path: str
+
+
+NOTICE, NAN = "notice", "nan"
+"""Kinds of notes that are about the job, whoever says it."""
 
 
 class Note(_Message, frozen=True):

@@ -23,6 +23,8 @@ __all__ = [
     "JobSpec",
     "JobType",
     "LogLevel",
+    "MixedPrecision",
+    "OnNan",
     "RestartPolicy",
     "Strategy",
     "job_directory",
@@ -44,6 +46,23 @@ class ElasticBatch(enum.StrEnum):
 
     GLOBAL = "global"
     WORKER = "worker"
+
+
+class MixedPrecision(enum.StrEnum):
+    """In which precision models compute."""
+
+    FROM_FILE = "from_file"
+    """As the model file says; full precision if it says nothing."""
+    FLOAT16 = "mixed_float16"
+    BFLOAT16 = "mixed_bfloat16"
+
+
+class OnNan(enum.StrEnum):
+    """What to do when the loss of a step is not finite."""
+
+    STOP = "stop"
+    SKIP = "skip"
+    CONTINUE = "continue"
 
 
 class LogLevel(enum.StrEnum):
@@ -274,6 +293,20 @@ class JobSpec:
         commands=TRAINING,
         help="What stays constant when workers come and go. global: the batch of a step, so that the "
         "optimisation stays the same. worker: the batch of each worker, as in ElasticDL.",
+    )
+
+    mixed_precision: MixedPrecision = flag(
+        MixedPrecision.FROM_FILE,
+        group=Group.TRAINING,
+        help="Keras' dtype policy: compute in half precision, keep variables in float32. mixed_float16 comes "
+        "with dynamic loss scaling. from_file: what the model file sets, else full precision.",
+    )
+    on_nan: OnNan = flag(
+        OnNan.STOP,
+        group=Group.TRAINING,
+        commands=TRAINING,
+        help="When the loss of a step is NaN or infinite. stop: the job fails at once, keeps its last good "
+        "checkpoint and writes no model. skip: that update is left out. continue: train on.",
     )
 
     # -- elasticity --------------------------------------------------------------------------------------

@@ -210,10 +210,10 @@ class Control:
         newer = newest is not None and newest.plan.generation > generation
         return newer or self._doomed >= generation or self._last is not None
 
-    def done(self, step: int, *, stopped: bool) -> None:
+    def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None:
         self._done = True
         if self._plan is not None:
-            self.send(messages.Done(self._plan.generation, step, stopped))
+            self.send(messages.Done(self._plan.generation, step, stopped, failure, warning))
 
     def vote(self, generation: int) -> tuple[bool, bool]:
         """Whether this ring should end here (the next one is at hand, or the master is gone for good), and

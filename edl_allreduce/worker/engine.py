@@ -20,8 +20,9 @@ from edl_allreduce.core.audit import Applied, Begin, Fed
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.core.schedule import Schedule, Span, share
-from edl_allreduce.errors import DataError, RingBroken
+from edl_allreduce.errors import DataError, NotFinite, RingBroken
 from edl_allreduce.rpc import messages
+from edl_allreduce.spec import OnNan
 from edl_allreduce.testing import faults
 from edl_allreduce.worker import journal as journals
 from edl_allreduce.worker.audit import Diary, Manifest, write_manifest
@@ -33,9 +34,11 @@ from edl_allreduce.worker.journal import Journal
 from edl_allreduce.worker.pipeline import MicroBatch, StepData
 from edl_allreduce.worker.ring import Ring
 from edl_allreduce.worker.summaries import Summaries
-from edl_allreduce.worker.trainer import StepResult
+from edl_allreduce.worker.trainer import Contribution, StepResult
 
 log = logging.getLogger(__name__)
+
+SHOWN_RECORDS = 20
 
 LEAD_STEPS = 2
 """Steps of the old ring between the vote for the next one and the boundary: meanwhile all its members read
@@ -53,11 +56,9 @@ class ElasticRing(Ring, Protocol):
 class Trains(Protocol):
     """One update, in two parts; between them nothing of the state changes. A model file, or a user's loop."""
 
-    def compute(self, parts: Sequence[MicroBatch], step: int, position: int) -> tuple[Any, float, Any]: ...
+    def compute(self, parts: Sequence[MicroBatch], step: int, offset: int, batch: int) -> Contribution: ...
 
-    def commit(
-        self, sums: Any, weight: float, loss: Any, *, switch: bool, stop: bool, drain: bool
-    ) -> StepResult: ...
+    def commit(self, own: Contribution, *, switch: bool, stop: bool, drain: bool) -> StepResult: ...
 
     def state(self) -> list[np.ndarray[Any, Any]]: ...
 
@@ -106,7 +107,7 @@ class Orders(Protocol):
 
     def switching(self, step: int) -> None: ...
 
-    def done(self, step: int, *, stopped: bool) -> None: ...
+    def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None: ...
 
     def send(self, message: messages.FromWorker) -> None: ...
 
@@ -133,6 +134,7 @@ class Settings:
     audit_dir: str
     evaluation_steps: int = 0
     """0: only at the end, where there is validation data."""
+    on_nan: OnNan = OnNan.STOP
 
     def global_batch(self, size: int) -> int:
         return self.minibatch * (size if self.per_worker_batch else self.num_workers)
@@ -388,7 +390,8 @@ class Engine:
         data = pipeline.take()
         self._count_bad(data.bad)
         faults.reach("compute", **at)
-        sums, weight, loss = self.trainer.compute(data.parts, self.step, self.position + rank)
+        offset = share(data.span, rank, plan.size).start - data.span.start
+        own = self.trainer.compute(data.parts, self.step, offset, len(data.span))
         self.diary.write(Fed(plan.generation, self.step, data.span.epoch, data.records, data.bad))
         switch, stop = self.control.vote(plan.generation)
         switch = switch or (self._everybody_leaves and self.control.deserted)
@@ -396,7 +399,11 @@ class Engine:
         progress.activity = Activity.REDUCING
         faults.reach("reduce", **at)
         drain = self.control.draining
-        result = self.trainer.commit(sums, weight, loss, switch=switch, stop=stop, drain=drain)
+        try:
+            result = self.trainer.commit(own, switch=switch, stop=stop, drain=drain)
+        except NotFinite:
+            self._finish(stopped=True, failure=self._not_finite(plan, self.step, own.loss, data))
+            return True
         self.diary.write(Applied(plan.generation, self.step))
         faults.reach("applied", **at)
         self.step += 1
@@ -413,6 +420,11 @@ class Engine:
             rate = len(data.span) / progress.step_seconds if progress.step_seconds else 0.0
             self.summaries.step(self.step, loss=result.loss, records_per_second=rate, ring=plan.size)
         self._report_pause(plan)
+        if not result.finite:
+            if self.settings.on_nan is OnNan.STOP:  # a loop that is the user's own has applied it
+                self._finish(stopped=True, failure=self._not_finite(plan, self.step - 1, own.loss, data))
+                return True
+            self._count_not_finite(plan, own.loss, data)
         if self._finished():
             return False
         self._keep_if_due(everybody_leaves=result.draining == plan.size)
@@ -442,7 +454,34 @@ class Engine:
         self.control.announce(upcoming, place)
         self._ahead = _Ahead(upcoming.generation, place, self._read_ahead(upcoming, place))
 
-    def _finish(self, *, stopped: bool) -> None:
+    def _count_not_finite(self, plan: Plan, loss: Any, data: StepData) -> None:
+        """The user wants to go on; they are told at once, and how often at the end."""
+        count = self.journal.not_finite + 1
+        self.journal = msgspec.structs.replace(self.journal, not_finite=count)
+        if count > 1:  # on every rank or on none: the journal is the same everywhere
+            return
+        what = self._not_finite(plan, self.step - 1, loss, data)
+        if self.ring.rank == 0:
+            skips = self.settings.on_nan is OnNan.SKIP
+            goes_on = "such updates are left out" if skips else "training goes on"
+            self.control.send(
+                messages.Note(messages.NAN, f"{what}; {goes_on} (--on_nan={self.settings.on_nan})")
+            )
+
+    def _not_finite(self, plan: Plan, step: int, loss: Any, data: StepData) -> str:
+        """Whose records gave the loss that is not finite. All ranks ask together."""
+        own = math.isfinite(float(loss))
+        if not own:
+            log.error("the loss of these records is %s: %s", float(loss), data.records[:SHOWN_RECORDS])
+        told = zip(plan.members, self.ring.gather([own]), strict=True)
+        ids = [str(seat.worker_id) for seat, (finite,) in told if not finite]
+        where = f"from the records of worker {', '.join(ids)}" if ids else "as the sum over all workers"
+        return (
+            f"the loss of step {step + 1} is not finite (NaN or infinite), {where}. Is the learning rate too "
+            "high, or is there a division by zero or a logarithm of it? The worker's log names the records"
+        )
+
+    def _finish(self, *, stopped: bool, failure: str = "") -> None:
         log.info("Loss = %.6f, steps = %d (%s)",
                  self.control.progress.loss, self.step, "stopped" if stopped else "finished")  # fmt: skip
         if self.journal.halted:
@@ -455,7 +494,10 @@ class Engine:
         self.control.progress.activity = Activity.IDLE
         if self.ring.rank == 0:
             self._keep()
-        self.control.done(self.step, stopped=stopped)
+        warning = ""
+        if self.journal.not_finite:
+            warning = f"in {self.journal.not_finite} of {self.step} steps the loss was not finite"
+        self.control.done(self.step, stopped=stopped, failure=failure, warning=warning)
 
     # -------------------------------------------------------------------------------------- evaluation
 

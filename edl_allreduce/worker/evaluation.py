@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from edl_allreduce.data import Records, RecordSource, read_good
 from edl_allreduce.errors import DataError, ModelError
+from edl_allreduce.worker import keras_rules
 from edl_allreduce.worker.autograph import converted
 from edl_allreduce.worker.pipeline import MicroBatch, Parser
 from edl_allreduce.worker.zoo import Mode, ModelDefinition
@@ -120,7 +121,7 @@ class Evaluator:
 
     def _prepare(self, sample: MicroBatch) -> None:
         """Make the metrics' variables and trace, so that nothing slow is left for later."""
-        outputs = self._model(sample.features, training=False)
+        outputs = keras_rules.call(self._model, sample.features, training=False)
         for measure in self._measures:
             labels, predictions = measure.select(sample.labels, outputs)
             if measure.is_keras:
@@ -148,7 +149,7 @@ class Evaluator:
         self._sums(sample.features, sample.labels, float(sample.records))
 
     def _sums_graph(self, features: Any, labels: Any, records: Any) -> Any:
-        outputs = self._model(features, training=False)
+        outputs = keras_rules.call(self._model, features, training=False)
         parts = []
         for measure in self._measures:
             expected, predicted = measure.select(labels, outputs)
@@ -159,7 +160,7 @@ class Evaluator:
             else:
                 value = tf.cast(measure.metric(expected, predicted), tf.float64)
                 parts.append(tf.reshape(tf.reduce_mean(value) * records, [1]))
-        loss = tf.reduce_mean(tf.cast(self._loss(labels, outputs), tf.float64))
+        loss = keras_rules.evaluation_loss(self._loss, labels, outputs, self._model.losses)
         return tf.concat([*parts, [loss * records, records]], 0)
 
     def _ahead(self, chunks: Iterator[int]) -> Iterator[MicroBatch | None]:

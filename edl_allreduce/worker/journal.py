@@ -16,6 +16,8 @@ class Journal(msgspec.Struct, frozen=True):
     """The memory of callbacks that have one, by their place in the list."""
     halted: str = ""
     """Why training is over before its last epoch."""
+    not_finite: int = 0
+    """Steps whose loss was NaN or infinite."""
 
 
 encode = msgspec.json.Encoder().encode

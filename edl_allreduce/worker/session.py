@@ -7,6 +7,7 @@ import logging
 import os
 import traceback
 
+import keras
 import tensorflow as tf
 
 from edl_allreduce import clock
@@ -16,7 +17,7 @@ from edl_allreduce.core.schedule import Order, Schedule
 from edl_allreduce.data import RecordSource, open_source, read_good
 from edl_allreduce.errors import EdlError, ModelError
 from edl_allreduce.rpc import messages
-from edl_allreduce.spec import ElasticBatch, JobSpec
+from edl_allreduce.spec import ElasticBatch, JobSpec, MixedPrecision
 from edl_allreduce.spec.params import parse_params
 from edl_allreduce.worker.audit import Diary
 from edl_allreduce.worker.callbacks import Callbacks
@@ -50,6 +51,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     ring.gather([0])
     trainer.restore(ring.share_state(trainer.state(), root=0, takers=[0]))
     ring.leave()
+    tell_notices(trainer, control)
     engine = Engine(
         settings=settings_of(spec),
         control=control,
@@ -80,6 +82,12 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     return engine
 
 
+def tell_notices(trainer: Trainer, orders: Orders) -> None:
+    """What people should know about how their model is trained."""
+    for text in trainer.notices:
+        orders.send(messages.Note(messages.NOTICE, text))
+
+
 def pass_writer(trainer: Trainer) -> functools.partial[None] | None:
     """A plain Job keeps the model of each epoch (`static_job`)."""
     directory = os.environ.get(PASSES, "")
@@ -95,6 +103,7 @@ def settings_of(spec: JobSpec) -> Settings:
         max_bad_records=spec.max_bad_records,
         audit_dir=spec.audit_dir,
         evaluation_steps=spec.evaluation_steps,
+        on_nan=spec.on_nan,
     )
 
 
@@ -110,8 +119,11 @@ def set_threads(spec: JobSpec) -> None:
 
 @functools.cache
 def definition_of(spec: JobSpec) -> ModelDefinition:
-    """The model file, imported once."""
-    return load_definition(spec)
+    """The model file, imported once. A policy of the flags wins over one that the file sets."""
+    definition = load_definition(spec)
+    if spec.mixed_precision is not MixedPrecision.FROM_FILE:
+        keras.config.set_dtype_policy(spec.mixed_precision.value)
+    return definition
 
 
 @functools.cache
@@ -159,7 +171,7 @@ def build_trainer(
     """The model, traced on the first records of the data."""
     definition = definition_of(spec)
     parser = Parser(definition.feed, Mode.TRAINING, source.metadata)
-    trainer = Trainer(definition, ring, spec.global_batch_size, spec.seed)
+    trainer = Trainer(definition, ring, spec.seed, on_nan=spec.on_nan)
     first = schedule.order.indices(schedule.span(0, min(spec.minibatch_size, len(source))))
     records, bad = read_good(source, first) if spec.max_bad_records else (source.read(first), ())
     count = len(first) - len(bad)
@@ -219,5 +231,5 @@ def pipeline_factory(
 
 def export(spec: JobSpec, trainer: Trainer) -> str:
     """Write the trained model to --output."""
-    trainer.take_best()
+    trainer.conclude()
     return write_model(trainer.model, spec.output) if spec.output else ""

@@ -47,7 +47,8 @@ def run_single(spec: JobSpec) -> int:
 
     engine = assemble(spec, control, SoloRing())
     engine.run()
-    print(f"{'Stopped' if control.stopped else 'Succeeded'}: {engine.step} steps")
+    but = f"; {control.warning}" if control.warning else ""
+    print(f"{'Stopped' if control.stopped else 'Succeeded'}: {engine.step} steps{but}")
     if control.path:
         print(f"The trained model is in {control.path}")
     return INTERRUPTED if control.stopped else 0
@@ -64,6 +65,7 @@ def assemble(spec: JobSpec, control: Unled, ring: ElasticRing, *, passes: bool =
     session.set_threads(spec)
     source, schedule = session.open_training_data(spec)
     trainer, parser = session.build_trainer(spec, ring, source, schedule)
+    session.tell_notices(trainer, control)
     save_pass = functools.partial(write_pass, trainer.model, spec.output)
     return Engine(
         settings=session.settings_of(spec),

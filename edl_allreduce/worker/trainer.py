@@ -1,8 +1,8 @@
 """One optimiser update: gradients of this rank's records, one sum over the ring, one update.
 
-The forward pass runs on values, not on the model's variables, so nothing of a step is visible before the
-sum succeeded: a step is applied as a whole or not at all, batch statistics and dropout included. The
-functions are traced once and outlive every ring.
+The model is called as Keras' own trainer calls it, but on values instead of its variables, so nothing of a
+step is visible before the sum succeeded: a step is applied as a whole or not at all, batch statistics and
+dropout included. The functions are traced once and outlive every ring.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from edl_allreduce.errors import ModelError
+from edl_allreduce.errors import ModelError, NotFinite
+from edl_allreduce.spec import OnNan
+from edl_allreduce.worker import keras_rules
 from edl_allreduce.worker.arrays import read_arrays
 from edl_allreduce.worker.autograph import converted
 from edl_allreduce.worker.pipeline import MicroBatch
@@ -26,11 +29,23 @@ from edl_allreduce.worker.zoo import ModelDefinition
 
 log = logging.getLogger(__name__)
 
-SEED_STATE = "seed_generator_state"
-"""Keras' name for the state of a random layer."""
-
 SWITCH, STOP, DRAIN, WEIGHT, LOSS = range(5)
-"""Slots of the control vector that rides with the gradients."""
+"""Slots of the control vector that rides with the gradients. WEIGHT counts records, and the loss is weighted
+by them."""
+
+NOT_FINITE = "the loss of this step is not finite"
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one rank brings to a step."""
+
+    tensors: Sequence[Any]
+    loss: Any
+    records: int
+    """Of this rank; bad ones were left out."""
+    batch: int
+    """Records of the whole step, over all ranks."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +53,35 @@ class StepResult:
     """What every rank knows after a step: the same on all."""
 
     loss: float
+    """NaN also when there was no record that could be read."""
     switch: bool
     stop: bool
     draining: int
     """How many ranks were asked to leave."""
+    finite: bool = True
+    """False when the loss was not, or when the update was left out because it was not."""
 
 
 class Trainer:
     """The model, its optimiser, and the traced step."""
 
-    def __init__(self, definition: ModelDefinition, ring: Ring, global_batch: int, seed: int) -> None:
+    def __init__(
+        self, definition: ModelDefinition, ring: Ring, seed: int, *, on_nan: OnNan = OnNan.STOP
+    ) -> None:
         keras.utils.set_random_seed(seed)
         self._definition = definition
         self._loss = converted(definition.loss)
         self._ring = ring
-        self._global_batch = global_batch
+        self._on_nan = on_nan
         self.model = self._made(definition.model, keras.Model)
-        self.optimizer = self._made(definition.optimizer, keras.optimizers.Optimizer)
+        self.optimizer = keras_rules.scaling(
+            self.model, self._made(definition.optimizer, keras.optimizers.Optimizer)
+        )
+        self.notices: list[str] = []
+        """What people should know about how this model is trained here."""
         self._trainable: list[Any] = []
+        """What the loss depends on; Keras leaves other variables alone, weight decay included."""
         self._averaged: list[Any] = []
-        self._seeds: list[Any] = []
         self._seed_values: list[np.ndarray[Any, Any]] = []
         self._no_salt = tf.zeros([2], tf.uint32)
         self._structure: Any = None
@@ -79,19 +103,21 @@ class Trainer:
         """Make all variables, trace the step and run it once, and leave the state as it was."""
         if not self.model.built:
             self.model(sample.features, training=False)
+        self.notices = keras_rules.check(self.model, str(self._definition.path))
         self._trainable = list(self.model.trainable_variables)
         if not self._trainable:
             raise ModelError(f"{self._definition.path}: the model has no trainable variable")
         self.optimizer.build(self._trainable)
-        frozen = self.model.non_trainable_variables
-        self._seeds = [v for v in frozen if v.name == SEED_STATE]
-        self._seed_values = [v.numpy() for v in self._seeds]
-        self._averaged = [v for v in frozen if v.name != SEED_STATE]
+        self._facts = keras_rules.find_facts(self.model, self._loss, sample)
+        self.notices += self._facts.notices
+        self._seed_values = [v.numpy().astype(np.uint32) for v in self._facts.seeds]
+        seeds = {id(v) for v in self._facts.seeds}
+        self._averaged = [v for v in self.model.non_trainable_variables if id(v) not in seeds]
         self._trace(sample)
         before = self.state()
-        self.step([sample, sample], 0, 0, switch=False, stop=False)
-        self.step([sample], 0, 0, switch=False, stop=False)
-        self.step([], 0, 0, switch=False, stop=False)
+        for parts in ([sample, sample], [sample], []):
+            with suppress(NotFinite):  # the first step will tell where people look
+                self.step(parts, 0, 0, sample.records * max(1, len(parts)), switch=False, stop=False)
         self.restore(before)
 
     def _trace(self, sample: MicroBatch) -> None:
@@ -100,14 +126,14 @@ class Trainer:
 
         self._structure = tf.nest.map_structure(free_batch, (sample.features, sample.labels))
         self._batch = tf.nest.flatten(self._structure)
-        sums = [tf.TensorSpec(v.shape, v.dtype) for v in self._trainable]
-        sums += [tf.TensorSpec(v.shape, tf.float32) for v in self._averaged]
         scalar = tf.TensorSpec([], tf.float32)
         salt = tf.TensorSpec([2], tf.uint32)
         own = tf.TensorSpec([LOSS], tf.float32)
-        self._local = Traced(self._local_graph, [self._batch, scalar, salt])
+        self._local = Traced(self._local_graph, [self._batch, tf.TensorSpec([], tf.float64), salt])
+        sums = [tf.TensorSpec(v.shape, v.dtype) for v in self._trainable]
+        sums += [tf.TensorSpec(v.shape, _kind(v)) for v in self._averaged]
         self._add = Traced(self._add_graph, [[*sums, scalar], [*sums, scalar]])
-        self._commit = Traced(self._commit_graph, [sums, scalar, own])
+        self._commit = Traced(self._commit_graph, [sums, scalar, own, scalar])
         # The state is given and taken while others wait: one call, not one for each variable.
         kinds = [tf.TensorSpec(v.shape, v.dtype) for v in self._variables()]
         self._read = Traced(lambda: [v.value for v in self._variables()], [])
@@ -117,26 +143,24 @@ class Trainer:
     # ------------------------------------------------------------------------------------------- step
 
     def step(
-        self, parts: Sequence[MicroBatch], epoch_step: int, position: int, *, switch: bool, stop: bool
+        self, parts: Sequence[MicroBatch], step: int, offset: int, batch: int, *, switch: bool, stop: bool
     ) -> StepResult:
         """Compute and reduce; raises RingBroken when the sum did not come about."""
-        sums, weight, loss = self.compute(parts, epoch_step, position)
-        return self.commit(sums, weight, loss, switch=switch, stop=stop)
+        return self.commit(self.compute(parts, step, offset, batch), switch=switch, stop=stop)
 
-    def compute(self, parts: Sequence[MicroBatch], step: int, position: int) -> tuple[Any, float, Any]:
-        """This rank's weighted sums, their weight, the weighted loss. User code runs only here."""
+    def compute(self, parts: Sequence[MicroBatch], step: int, offset: int, batch: int) -> Contribution:
+        """This rank's sums, weighted by its share of the `batch` records of all ranks, of which its own begin
+        at `offset`. User code runs only here."""
         sums = self._nothing
-        weight = 0.0
         for number, part in enumerate(parts):
-            batch = tf.nest.flatten((part.features, part.labels))
-            self._check(batch)
-            share = part.records / self._global_batch
-            weight += share
-            more = self._local(*batch, tf.constant(share), self._salt(step, position))
+            tensors = tf.nest.flatten((part.features, part.labels))
+            self._check(tensors)
+            share = tf.constant(part.records / batch, tf.float64)
+            more = self._local(*tensors, share, self._salt(step, offset))
             sums = self._add(*sums, *more) if number else more
-            position += part.records
+            offset += part.records
         *sums, loss = sums
-        return sums, weight, loss
+        return Contribution(sums, loss, sum(part.records for part in parts), batch)
 
     def _check(self, batch: Sequence[Any]) -> None:
         """The traced function takes what it gets; whether that is what was traced is asked here."""
@@ -148,61 +172,86 @@ class Trainer:
                     "records of different sizes must be padded or cut to one size in feed"
                 )
 
-    def _salt(self, step: int, position: int) -> Any:
-        """Random layers draw anew in each step and micro-batch, and the same again for a repeated step."""
-        if not self._seeds:
+    def _salt(self, step: int, offset: int) -> Any:
+        """Random layers draw anew in each step and for each part of its batch, and the same again for a step
+        that is repeated. What one worker draws that has the batch in one piece, Keras would draw, too."""
+        if not self._seed_values:
             return self._no_salt
-        text = f"{step}/{position}".encode()
-        return tf.constant([zlib.crc32(text), zlib.adler32(text)], tf.uint32)
+        part = zlib.crc32(str(offset).encode()) if offset else 0
+        return tf.constant([part, step & 0xFFFFFFFF], tf.uint32)
 
-    def commit(
-        self, sums: Any, weight: float, loss: Any, *, switch: bool, stop: bool, drain: bool = False
-    ) -> StepResult:
-        """Sum over the ring and apply."""
-        own = tf.constant([float(switch), float(stop), float(drain), weight])
+    def commit(self, own: Contribution, *, switch: bool, stop: bool, drain: bool = False) -> StepResult:
+        """Sum over the ring and apply; raises NotFinite, on all ranks and with nothing applied, when the job
+        is to stop then."""
+        control = tf.constant([float(switch), float(stop), float(drain), float(own.records)])
         try:
-            total = self._commit(*sums, loss, own)[0].numpy()
+            total, finite = self._commit(*own.tensors, own.loss, control, tf.constant(float(own.batch)))
         except BROKEN as error:
             raise broken(error) from error
-        return StepResult(
-            loss=float(total[LOSS] / total[WEIGHT]) if total[WEIGHT] else float("nan"),
-            switch=total[SWITCH] > 0,
-            stop=total[STOP] > 0,
-            draining=round(total[DRAIN]),
-        )
+        except tf.errors.InvalidArgumentError as error:
+            if NOT_FINITE not in str(error):
+                raise
+            raise NotFinite(NOT_FINITE) from None
+        return step_result(total.numpy(), finite=bool(finite.numpy()))
 
-    def _local_graph(self, batch: list[Any], weight: Any, salt: Any) -> list[Any]:
+    def _local_graph(self, batch: list[Any], share: Any, salt: Any) -> list[Any]:
         log.info("the step is traced")
         features, labels = tf.nest.pack_sequence_as(self._structure, batch)
-        salted = [tf.bitwise.bitwise_xor(tf.cast(s, tf.uint32), salt) for s in self._seed_values]
-        seeds = {id(v): tf.cast(s, v.dtype) for v, s in zip(self._seeds, salted, strict=True)}
-        frozen = [seeds.get(id(v), v.value) for v in self.model.non_trainable_variables]
-        variables = [v.value for v in self._trainable]
+        facts = self._facts
+        drawn = [salt * np.array([1, draws], np.uint32) for draws in facts.draws]
+        seeds = [
+            (variable, tf.cast(value + more, variable.dtype))
+            for variable, value, more in zip(facts.seeds, self._seed_values, drawn, strict=True)
+        ]
+        values = [(v, v.value) for v in (*self._trainable, *self._averaged)]
         with tf.GradientTape() as tape:
-            outputs, updated, extra = self.model.stateless_call(
-                variables, frozen, features, training=True, return_losses=True
+            with keras.StatelessScope(state_mapping=[*values, *seeds], collect_losses=True) as scope:
+                outputs = keras_rules.call(self.model, features, training=True)
+                added = self.model.losses
+            loss = keras_rules.total_loss(self._loss, labels, outputs, added, facts, share)
+            scaled = self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, [v.value for v in self._trainable])
+        averaged = [
+            tf.cast(scope.get_current_value(v), kind) * tf.cast(share, kind)
+            for v, kind in zip(self._averaged, map(_kind, self._averaged), strict=True)
+        ]
+        used = [(v, g) for v, g in zip(self._trainable, gradients, strict=True) if g is not None]
+        if not used:
+            raise ModelError(
+                f"{self._definition.path}: the loss does not depend on any trainable variable of the model, "
+                "so there is nothing to train; does it use `predictions`?"
             )
-            loss = tf.reduce_mean(tf.cast(self._loss(labels, outputs), tf.float32))
-            loss = (loss + tf.add_n([tf.cast(e, tf.float32) for e in extra]) if extra else loss) * weight
-        gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        kept = {id(v): u for v, u in zip(self.model.non_trainable_variables, updated, strict=True)}
-        averaged = [tf.cast(kept[id(v)], tf.float32) * weight for v in self._averaged]
-        return [*(tf.convert_to_tensor(g) for g in gradients), *averaged, loss]
+        self._trainable = [v for v, _ in used]
+        return [*(tf.convert_to_tensor(g) for _, g in used), *averaged, tf.cast(loss, tf.float32)]
 
     def _add_graph(self, one: list[Any], other: list[Any]) -> list[Any]:
         return [a + b for a, b in zip(one, other, strict=True)]
 
-    def _commit_graph(self, sums: list[Any], loss: Any, own: Any) -> Any:
-        *reduced, total = self._ring.sum([*sums, tf.concat([own, [loss]], axis=0)])
-        # Bad records that were left out make the weights sum to less than one.
-        scale = tf.math.divide_no_nan(1.0, total[WEIGHT])
-        gradients = [g * tf.cast(scale, g.dtype) for g in reduced[: len(self._trainable)]]
-        self.optimizer.apply(gradients, self._trainable)
-        for variable, value in zip(self._averaged, reduced[len(self._trainable) :], strict=True):
-            value = value * scale
+    def _commit_graph(self, sums: list[Any], loss: Any, own: Any, batch: Any) -> list[Any]:
+        *reduced, total = self._ring.sum([*sums, tf.concat([own, [loss * batch]], axis=0)])
+        if self._on_nan is OnNan.STOP:
+            total = tf.debugging.check_numerics(total, NOT_FINITE)
+        # The shares are of all records; without the bad ones that were left out they sum to less than one.
+        scale = tf.math.divide_no_nan(batch, total[WEIGHT])
+        if self._on_nan is not OnNan.SKIP:
+            with tf.control_dependencies([total]):
+                self._apply(reduced, scale)
+            return [total, tf.math.is_finite(total[LOSS])]
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(t)) for t in (*reduced, total)])
+
+        def apply() -> Any:
+            self._apply(reduced, scale)
+            return finite
+
+        return [total, tf.cond(finite, apply, lambda: finite)]
+
+    def _apply(self, reduced: list[Any], scale: Any) -> None:
+        count = len(self._trainable)
+        scaled = [value * tf.cast(scale, value.dtype) for value in reduced]
+        self.optimizer.apply(scaled[:count], self._trainable)
+        for variable, value in zip(self._averaged, scaled[count:], strict=True):
             whole = not tf.as_dtype(variable.dtype).is_floating
             variable.assign(tf.cast(tf.round(value) if whole else value, variable.dtype))
-        return total
 
     # ------------------------------------------------------------------------------------------ state
 
@@ -238,10 +287,28 @@ class Trainer:
         """The model as it is now is the best so far; from now on this is part of the state."""
         self._best = read_arrays(self.model.variables)
 
-    def take_best(self) -> None:
-        """For the result: go back to the best, if it was kept."""
+    def conclude(self) -> None:
+        """Make the result of the state, as Keras does at the end of `fit`: averaged weights take the place of
+        the last ones (`use_ema`), and the best ones that of both, where they were kept."""
+        self.optimizer.finalize_variable_values(self.model.trainable_variables)
         if self._best:
             self.restore_model(self._best)
+
+
+def step_result(total: np.ndarray[Any, Any], *, finite: bool = True) -> StepResult:
+    """What the summed control vector says."""
+    return StepResult(
+        loss=float(total[LOSS] / total[WEIGHT]) if total[WEIGHT] else float("nan"),
+        switch=total[SWITCH] > 0,
+        stop=total[STOP] > 0,
+        draining=round(float(total[DRAIN])),
+        finite=finite and bool(np.isfinite(total[LOSS])),
+    )
+
+
+def _kind(variable: Any) -> Any:
+    """In which type the values of a variable are averaged."""
+    return tf.float64 if tf.as_dtype(variable.dtype) == tf.float64 else tf.float32
 
 
 class Traced:

@@ -28,6 +28,7 @@ class Unled:
         self.path = ""
         """Where the result was written."""
         self.stopped = False
+        self.warning = ""
         self._plan = plan
         self._rank = rank
         self._stop = False
@@ -74,12 +75,16 @@ class Unled:
     def switching(self, step: int) -> None:
         raise AssertionError("nobody votes for another ring where there is only one")
 
-    def done(self, step: int, *, stopped: bool) -> None:
-        self.stopped = stopped
+    def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None:
+        if failure:
+            raise JobFailed(failure)
+        self.stopped, self.warning = stopped, warning
 
     def send(self, message: messages.FromWorker) -> None:
         if isinstance(message, messages.Evaluated) and self._rank == 0:
             log.info("%s", messages.metrics_line(message))
+        if isinstance(message, messages.Note) and message.kind in (messages.NOTICE, messages.NAN):
+            log.warning("%s", message.text)
         if isinstance(message, messages.Exported):
             if message.error:
                 raise JobFailed(f"the result could not be written: {message.error}")

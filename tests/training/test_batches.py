@@ -33,7 +33,7 @@ def make_trainer() -> Trainer:
         optimizer=lambda: keras.optimizers.SGD(0.1),
         feed=lambda dataset, mode, metadata: dataset,
     )
-    trainer = Trainer(definition, SoloRing(), 4, seed=1)
+    trainer = Trainer(definition, SoloRing(), seed=1)
     trainer.build(part())
     return trainer
 
@@ -51,13 +51,13 @@ def part(**changed: np.ndarray) -> MicroBatch:
 def test_named_features_reach_the_model_under_their_names():
     trainer = make_trainer()
     expected = float(np.mean(np.square(trainer.model(part().features))))
-    _sums, weight, loss = trainer.compute([part()], 0, 0)
-    assert weight == 1.0
-    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    own = trainer.compute([part()], 0, 0, 4)
+    assert own.records == own.batch == 4
+    assert float(own.loss) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("other", [np.zeros((4, 5), "float32"), np.zeros((4, 3), "float64")])
 def test_a_batch_of_another_size_or_type_is_named(other):
     trainer = make_trainer()
     with pytest.raises(ModelError, match="padded or cut to one size"):
-        trainer.compute([part(deep=other)], 0, 0)
+        trainer.compute([part(deep=other)], 0, 0, 4)

@@ -54,7 +54,7 @@ def make_trainer(make_model) -> Trainer:
         optimizer=lambda: keras.optimizers.Adam(0.01),
         feed=lambda dataset, mode, metadata: dataset,
     )
-    trainer = Trainer(definition, SoloRing(), BATCH, seed=3)
+    trainer = Trainer(definition, SoloRing(), seed=3)
     trainer.build(part(0, BATCH))
     return trainer
 
@@ -80,10 +80,10 @@ def test_building_and_tracing_leaves_the_state_untouched():
 def test_computing_gradients_changes_nothing_until_they_are_committed():
     trainer = make_trainer(model)
     before = trainer.state()
-    sums, weight, value = trainer.compute([part(0, BATCH)], 0, 0)
+    own = trainer.compute([part(0, BATCH)], 0, 0, BATCH)
     for expected, got in zip(before, trainer.state(), strict=True):
         np.testing.assert_array_equal(got, expected)
-    trainer.commit(sums, weight, value, switch=False, stop=False)
+    trainer.commit(own, switch=False, stop=False)
     changed = [not np.array_equal(a, b) for a, b in zip(before, trainer.state(), strict=True)]
     assert any(changed)
 
@@ -92,10 +92,10 @@ def test_computing_gradients_changes_nothing_until_they_are_committed():
 def test_any_split_into_micro_batches_gives_the_same_update(cuts):
     whole, split = make_trainer(plain_model), make_trainer(plain_model)
     for step in range(3):
-        a = whole.step([part(0, BATCH)], step, 0, switch=False, stop=False)
+        a = whole.step([part(0, BATCH)], step, 0, BATCH, switch=False, stop=False)
         edges = [0, *cuts, BATCH]
         parts = [part(*edge) for edge in itertools.pairwise(edges)]
-        b = split.step(parts, step, 0, switch=False, stop=False)
+        b = split.step(parts, step, 0, BATCH, switch=False, stop=False)
         assert b.loss == pytest.approx(a.loss, rel=1e-5)
     for expected, got in zip(whole.state(), split.state(), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
@@ -104,9 +104,8 @@ def test_any_split_into_micro_batches_gives_the_same_update(cuts):
 def test_records_that_are_left_out_do_not_weaken_the_step():
     """Eight of twelve records: the mean over the eight, not a sum that lacks four."""
     trainer, eight = make_trainer(plain_model), make_trainer(plain_model)
-    eight._global_batch = 8
-    trainer.step([part(0, 8)], 0, 0, switch=False, stop=False)
-    eight.step([part(0, 8)], 0, 0, switch=False, stop=False)
+    trainer.step([part(0, 8)], 0, 0, BATCH, switch=False, stop=False)
+    eight.step([part(0, 8)], 0, 0, 8, switch=False, stop=False)
     for expected, got in zip(eight.state(), trainer.state(), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
 
@@ -115,8 +114,7 @@ def test_random_layers_draw_the_same_when_a_step_is_repeated_and_anew_in_the_nex
     trainer = make_trainer(model)
 
     def draw(step: int) -> float:
-        _sums, _weight, value = trainer.compute([part(0, BATCH)], step, 0)
-        return float(value)
+        return float(trainer.compute([part(0, BATCH)], step, 0, BATCH).loss)
 
     assert draw(0) == draw(0)
     assert draw(0) != draw(1)
@@ -124,5 +122,5 @@ def test_random_layers_draw_the_same_when_a_step_is_repeated_and_anew_in_the_nex
 
 def test_a_rank_without_records_takes_part_all_the_same():
     trainer = make_trainer(plain_model)
-    result = trainer.step([], 0, 0, switch=True, stop=False)
+    result = trainer.step([], 0, 0, BATCH, switch=True, stop=False)
     assert result.switch and not result.stop

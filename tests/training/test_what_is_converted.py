@@ -75,10 +75,10 @@ def test_feed_may_branch_on_a_record(batch):
 
 
 def test_loss_may_branch_on_a_batch(batch):
-    trainer = trainers.Trainer(DEFINITION, SoloRing(), 2, seed=3)
+    trainer = trainers.Trainer(DEFINITION, SoloRing(), seed=3)
     trainer.build(batch)
     expected = loss(batch.labels, trainer.model(batch.features))
-    result = trainer.step([batch], 0, 0, switch=False, stop=False)
+    result = trainer.step([batch], 0, 0, 2, switch=False, stop=False)
     assert result.loss == pytest.approx(float(tf.reduce_mean(expected)))
 
 
@@ -97,7 +97,7 @@ def test_our_own_code_is_not_rewritten_when_the_step_is_traced(batch, caplog):
     caplog.set_level(logging.INFO)
     trainers.log.addHandler(handler := Looks())
     try:
-        trainers.Trainer(DEFINITION, SoloRing(), 2, seed=3).build(batch)
+        trainers.Trainer(DEFINITION, SoloRing(), seed=3).build(batch)
     finally:
         trainers.log.removeHandler(handler)
     assert len(stacks) == 1, "the step is traced once"

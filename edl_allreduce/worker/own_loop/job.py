@@ -42,6 +42,7 @@ from edl_allreduce.worker.own_loop.turns import (
     StepAgain,
 )
 from edl_allreduce.worker.pipeline import MicroBatch
+from edl_allreduce.worker.trainer import Contribution
 
 log = logging.getLogger("edl_allreduce.elastic")
 
@@ -70,10 +71,11 @@ class Step:
         self._averaged = False
         self._closed = False
 
-    def average(self, gradients: Sequence[Any], loss: Any = float("nan")) -> list[Any]:
+    def average(self, gradients: Sequence[Any], loss: Any = None) -> list[Any]:
         """The mean of the gradients over all records of the step. Call it exactly once.
 
         `gradients` and `loss` are means over this worker's records; how many these are is taken into account.
+        The loss is for people to look at, and for --on_nan.
         """
         if self._averaged or self._closed:
             raise UsageError("step.average must be called exactly once in each step, inside `with step:`.")
@@ -163,7 +165,8 @@ class ElasticJob:
 
     def _average(self, step: Step, tensors: list[Any], loss: Any) -> tuple[list[Any], float]:
         if step.rehearsal:
-            mean, result = self._reducer(tensors, 1.0, loss, switch=False, stop=False, drain=False)
+            alone = Contribution(tensors, loss, records=1, batch=1)
+            mean, result = self._reducer(alone, switch=False, stop=False, drain=False)
             return mean, result.loss
         self._handover.say(Brought(tensors, loss))
         answer = self._handover.to_loop.get()
@@ -203,6 +206,7 @@ class ElasticJob:
                 log_loss_steps=spec.log_loss_steps,
                 max_bad_records=0,
                 audit_dir=spec.audit_dir,
+                on_nan=spec.on_nan,
             ),
             control=member.orders,
             ring=member.ring,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from edl_allreduce.worker.own_loop.state import State
 from edl_allreduce.worker.own_loop.turns import Again, Applied, Brought, Handover, Mean, Offer, Save, Saved
 from edl_allreduce.worker.pipeline import MicroBatch, StepData
 from edl_allreduce.worker.ring import BROKEN, Ring, broken
-from edl_allreduce.worker.trainer import DRAIN, LOSS, STOP, SWITCH, WEIGHT, StepResult
+from edl_allreduce.worker.trainer import WEIGHT, Contribution, StepResult, step_result
 
 
 class Indices:
@@ -52,20 +53,17 @@ class Loop:
         self.stop_wanted = False
         self.engine: Engine
 
-    def compute(self, parts: Sequence[MicroBatch], step: int, position: int) -> tuple[Any, float, Any]:
-        engine = self.engine
-        self._handover.to_loop.put(Offer(parts[0], step, engine.ring.rank, engine.ring.size))
+    def compute(self, parts: Sequence[MicroBatch], step: int, offset: int, batch: int) -> Contribution:
+        ring = self.engine.ring
+        self._handover.to_loop.put(Offer(parts[0], step, ring.rank, ring.size))
         brought = self._handover.hear()
         assert isinstance(brought, Brought)
-        batch = len(engine.schedule.span(engine.position, engine.settings.global_batch(engine.ring.size)))
-        return brought.tensors, parts[0].records / batch, brought.loss
+        return Contribution(brought.tensors, brought.loss, parts[0].records, batch)
 
-    def commit(
-        self, sums: Any, weight: float, loss: Any, *, switch: bool, stop: bool, drain: bool
-    ) -> StepResult:
+    def commit(self, own: Contribution, *, switch: bool, stop: bool, drain: bool) -> StepResult:
         stop = stop or self.stop_wanted
         try:
-            mean, result = self._reducer(sums, weight, loss, switch=switch, stop=stop, drain=drain)
+            mean, result = self._reducer(own, switch=switch, stop=stop, drain=drain)
         except BROKEN as error:
             self._handover.to_loop.put(Again())
             raise broken(error) from error
@@ -99,22 +97,19 @@ class Reducer:
         self._sum = tf.function(self._graph, autograph=False)
 
     def __call__(
-        self, tensors: list[Any], weight: float, loss: Any, *, switch: bool, stop: bool, drain: bool
+        self, own: Contribution, *, switch: bool, stop: bool, drain: bool
     ) -> tuple[list[Any], StepResult]:
-        share_of_loss = tf.cast(tf.convert_to_tensor(loss), tf.float32) * weight if weight else 0.0
-        control = tf.stack([float(switch), float(stop), float(drain), weight, share_of_loss])
-        mean, total = self._sum(tensors, tf.constant(weight, tf.float32), control)
-        total = total.numpy()
-        result = StepResult(
-            loss=float(total[LOSS] / total[WEIGHT]),
-            switch=total[SWITCH] > 0,
-            stop=total[STOP] > 0,
-            draining=round(float(total[DRAIN])),
-        )
-        return list(mean), result
+        records = float(own.records)
+        given = own.loss is not None
+        value = tf.convert_to_tensor(own.loss if given else float("nan"))
+        loss = tf.cast(value, tf.float32) * records if own.records else 0.0
+        control = tf.stack([float(switch), float(stop), float(drain), records, loss])
+        mean, total = self._sum(own.tensors, tf.constant(records), control)
+        result = step_result(total.numpy())
+        return list(mean), result if given else replace(result, finite=True)
 
-    def _graph(self, tensors: list[Any], weight: Any, control: Any) -> tuple[list[Any], Any]:
+    def _graph(self, tensors: list[Any], records: Any, control: Any) -> tuple[list[Any], Any]:
         # Without a record of its own a worker may bring NaN; it must not count at all.
-        parts = [tf.where(weight > 0, t * tf.cast(weight, t.dtype), tf.zeros_like(t)) for t in tensors]
+        parts = [tf.where(records > 0, t * tf.cast(records, t.dtype), tf.zeros_like(t)) for t in tensors]
         *summed, total = self._ring.sum([*parts, control])
         return [s / tf.cast(total[WEIGHT], s.dtype) for s in summed], total

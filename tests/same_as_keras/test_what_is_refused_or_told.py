@@ -1,0 +1,151 @@
+"""What of Keras would have no effect here is refused with a clear word, or told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_allreduce.errors import ModelError, NotFinite
+from edl_allreduce.spec import OnNan
+from edl_allreduce.worker.pipeline import MicroBatch
+from edl_allreduce.worker.ring import SoloRing
+from edl_allreduce.worker.trainer import Trainer
+from edl_allreduce.worker.zoo import ModelDefinition
+from tests.same_as_keras import kinds
+
+pytestmark = pytest.mark.training
+
+BATCH = 6
+
+
+def sample() -> MicroBatch:
+    random = np.random.default_rng(0)
+    numbers = random.normal(size=(BATCH, kinds.WIDTH)).astype("float32")
+    return MicroBatch(tf.constant(numbers), tf.constant(random.integers(0, 3, BATCH)), BATCH)
+
+
+def train(model=kinds.functional, loss=kinds.loss, optimizer=kinds.optimizer, on_nan=OnNan.STOP) -> Trainer:
+    definition = ModelDefinition(Path("mine.py"), model, loss, optimizer, lambda data, mode, more: data)
+    trainer = Trainer(definition, SoloRing(), 1, on_nan=on_nan)
+    trainer.build(sample())
+    return trainer
+
+
+def step(trainer: Trainer, number: int = 0):
+    return trainer.step([sample()], number, 0, BATCH, switch=False, stop=False)
+
+
+def overriding(name: str):
+    body = {name: lambda self, *arguments, **more: None, "call": lambda self, inputs: inputs}
+    return type("Mine", (keras.Model,), body)
+
+
+@pytest.mark.parametrize("name", ["train_step", "compute_loss", "test_step", "make_train_function"])
+def test_a_model_that_changes_how_fit_works(name):
+    with pytest.raises(ModelError, match=rf"mine.py: Mine overrides {name}\(\).*own-loop.md"):
+        train(overriding(name))
+
+
+def test_a_model_that_the_loss_does_not_depend_on():
+    with pytest.raises(ModelError, match="does not depend on any trainable variable"):
+        train(loss=lambda labels, predictions: tf.cast(labels, tf.float32))
+
+
+def test_compile_has_no_effect_and_that_is_told():
+    def compiled():
+        model = kinds.functional()
+        model.compile("adam", loss="mse")
+        return model
+
+    assert any("model.compile()" in text for text in train(compiled).notices)
+
+
+def test_a_call_without_training_is_told_where_it_matters():
+    assert any("no argument `training`" in text for text in train(kinds.WithoutTraining).notices)
+    assert not train(kinds.PartlyUsed).notices
+
+
+@pytest.mark.parametrize("loss", [kinds.loss, kinds.mean_loss])
+def test_means_need_no_word(loss):
+    assert not train(loss=loss).notices
+
+
+def test_a_sum_is_told():
+    assert any("the loss is a sum" in text for text in train(loss=kinds.summed_loss).notices)
+    assert any("a layer adds is a sum" in text for text in train(kinds.adds_a_sum).notices)
+
+
+def test_a_loss_that_compares_records_with_each_other_is_told():
+    def contrastive(labels, predictions):
+        alike = tf.matmul(predictions, predictions, transpose_b=True)
+        return keras.losses.sparse_categorical_crossentropy(
+            tf.range(tf.shape(alike)[0]), alike, from_logits=True
+        )
+
+    assert any("depends on the others in its batch" in text for text in train(loss=contrastive).notices)
+
+
+class Noisy(keras.Model):
+    """Draws without a seed of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = keras.layers.Dense(kinds.CLASSES)
+
+    def call(self, inputs, training=None):
+        return self.last(inputs + keras.random.normal(tf.shape(inputs)))
+
+
+def test_random_numbers_without_a_seed_are_new_in_each_step_and_the_same_when_it_is_repeated():
+    trainer = train(Noisy)
+
+    def loss_of(number: int) -> float:
+        return float(trainer.compute([sample()], number, 0, BATCH).loss)
+
+    assert loss_of(3) == loss_of(3) != loss_of(4)
+
+
+def divided_by_zero(labels, predictions):
+    return kinds.loss(labels, predictions) / tf.cast(tf.size(labels) - BATCH, tf.float32)
+
+
+def changed(trainer: Trainer, before) -> bool:
+    return any(not np.array_equal(a, b) for a, b in zip(before, trainer.state(), strict=True))
+
+
+def test_a_loss_that_is_not_finite_stops_before_anything_is_applied():
+    trainer = train(loss=divided_by_zero)
+    before = trainer.state()
+    with pytest.raises(NotFinite):
+        step(trainer)
+    assert not changed(trainer, before)
+
+
+def test_an_update_that_is_not_finite_can_be_left_out():
+    trainer = train(loss=divided_by_zero, on_nan=OnNan.SKIP)
+    before = trainer.state()
+    assert not step(trainer).finite
+    assert not changed(trainer, before)
+
+
+def test_a_gradient_that_is_not_finite_counts_although_the_loss_is():
+    """The derivative of the square root at zero."""
+
+    def loss(labels, predictions):
+        return tf.sqrt(tf.nn.relu(predictions - 1e6)) + kinds.loss(labels, predictions)[:, None]
+
+    trainer = train(loss=loss, on_nan=OnNan.SKIP)
+    before = trainer.state()
+    result = step(trainer)
+    assert np.isfinite(result.loss) and not result.finite
+    assert not changed(trainer, before)
+
+
+def test_whoever_wants_to_can_train_on():
+    trainer = train(loss=divided_by_zero, on_nan=OnNan.CONTINUE)
+    assert not step(trainer).finite
+    assert np.isnan(trainer.model.trainable_variables[0].numpy()).any()
