@@ -58,6 +58,9 @@ UNFIT = {
 }
 """Callbacks of Keras that keep state of their own or write files, and what to use instead."""
 
+NEVER_CALLED = ("on_test_batch_begin", "on_test_batch_end")
+"""The batches of an evaluation are spread over the ranks: there is no first and no last one."""
+
 
 class Callbacks:
     """The callbacks of one job on one rank."""
@@ -72,6 +75,12 @@ class Callbacks:
                     f"{path}: the callback {name} cannot work here, where workers come and go; "
                     f"use {UNFIT[name]} instead"
                 )
+            for hook in NEVER_CALLED:
+                if getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook):
+                    raise ModelError(
+                        f"{path}: the callback {name} has {hook}(), which would never be called: an "
+                        "evaluation is spread over all workers. Use on_test_begin or on_test_end."
+                    )
         self._stoppers = [c for c in callbacks if isinstance(c, keras.callbacks.EarlyStopping)]
         self._plain = [c for c in callbacks if c not in self._stoppers]
         restoring = [place for place, s in enumerate(self._stoppers) if s.restore_best_weights]
@@ -81,6 +90,8 @@ class Callbacks:
         self.on_best: Callable[[], None] = lambda: None
         """Called after an evaluation whose model is the best so far, where that one is wanted back."""
         self._model: Any = None
+        self._epoch: int | None = None
+        """The epoch that was begun here, or in which this worker came."""
 
     @property
     def restores_best(self) -> bool:
@@ -103,15 +114,29 @@ class Callbacks:
             callback.set_params(params)
             callback.on_train_begin()
 
-    def before_step(self, step: int, begins_epoch: int | None) -> None:
+    def before_step(self, step: int, epoch: int, *, first: bool, journal: Journal) -> None:
+        """`first`: of its epoch. A step that is repeated after a re-form does not begin its epoch again."""
+        if epoch != self._epoch:
+            self._end_epoch(step, journal)
+            self._epoch = epoch
+            if first:
+                for callback in self._plain:
+                    callback.on_epoch_begin(epoch)
         for callback in self._plain:
-            if begins_epoch is not None:
-                callback.on_epoch_begin(begins_epoch)
             callback.on_train_batch_begin(step)
 
     def after_step(self, step: int, loss: float) -> None:
         for callback in self._plain:
             callback.on_train_batch_end(step, {"loss": loss})
+
+    def _end_epoch(self, step: int, journal: Journal) -> None:
+        """After the last step of an epoch and what was evaluated then."""
+        if self._epoch is None:
+            return
+        metrics = journal.metrics if journal.evaluated == step else {}
+        logs = {"loss": journal.mean_loss} | {f"val_{name}": value for name, value in metrics.items()}
+        for callback in self._plain:
+            callback.on_epoch_end(self._epoch, dict(logs))
 
     @property
     def wants_stop(self) -> bool:
@@ -134,7 +159,13 @@ class Callbacks:
             self.on_best()
         return journal
 
-    def end(self) -> None:
+    def before_evaluation(self) -> None:
+        for callback in self._plain:
+            callback.on_test_begin()
+
+    def end(self, step: int, journal: Journal, *, epoch_is_over: bool) -> None:
+        if epoch_is_over:
+            self._end_epoch(step, journal)
         for callback in self._plain:
             callback.on_train_end()
 

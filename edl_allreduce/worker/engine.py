@@ -386,7 +386,7 @@ class Engine:
         rank, at = self.ring.rank, {"rank": self.ring.rank, "step": self.step, "generation": plan.generation}
         progress.activity = Activity.COMPUTING
         epoch, into_epoch = divmod(self.position, self.schedule.order.records)
-        self.callbacks.before_step(self.step, None if into_epoch else epoch)
+        self.callbacks.before_step(self.step, epoch, first=not into_epoch, journal=self.journal)
         data = pipeline.take()
         self._count_bad(data.bad)
         faults.reach("compute", **at)
@@ -408,6 +408,7 @@ class Engine:
         faults.reach("applied", **at)
         self.step += 1
         self.position += len(data.span)
+        self.journal = self.journal.count(epoch, result.loss, len(data.span))
         progress.step, progress.position, progress.loss = self.step, self.position, result.loss
         self.callbacks.after_step(self.step - 1, result.loss)
         every = self.settings.log_loss_steps
@@ -486,7 +487,8 @@ class Engine:
                  self.control.progress.loss, self.step, "stopped" if stopped else "finished")  # fmt: skip
         if self.journal.halted:
             log.info("%s", self.journal.halted)
-        self.callbacks.end()
+        over = self.position % self.schedule.order.records == 0
+        self.callbacks.end(self.step, self.journal, epoch_is_over=over)
         self.summaries.flush()
         if self.ring.rank == 0:
             self._write_manifest(finished=not stopped)
@@ -512,6 +514,7 @@ class Engine:
         progress = self.control.progress
         progress.activity, progress.done = Activity.COMPUTING, 0
         mine = share(Span(0, 0, self.evaluator.chunks), self.ring.rank, plan.size)
+        self.callbacks.before_evaluation()
 
         def between() -> None:
             faults.reach("evaluate", rank=self.ring.rank, step=self.step, done=progress.done)

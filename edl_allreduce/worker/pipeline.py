@@ -77,7 +77,11 @@ class Parser:
         if self._mode is Mode.PREDICTION:
             return batch, None
         if not (isinstance(batch, tuple) and len(batch) == 2):
-            raise ModelError(f"feed must yield (features, labels), got {type(batch).__name__}")
+            got = f"{len(batch)} parts" if isinstance(batch, tuple) else type(batch).__name__
+            raise ModelError(
+                f"feed must yield (features, labels), got {got}. Weights of records go with the labels, e.g. "
+                "(features, {'label': …, 'weight': …}), and are multiplied in loss()."
+            )
         return batch
 
     def _graph(self, tensors: Any) -> Any:

@@ -21,9 +21,9 @@ def test_a_model_is_written_for_serving_and_for_keras_and_may_be_written_again(m
     for _ in range(2):
         assert write_model(model, str(tmp_path / "out")) == str(tmp_path / "out" / "model.keras")
     served = tf.saved_model.load(tmp_path / "out")
-    np.testing.assert_allclose(served.serve(x), model(x), rtol=1e-6)
+    np.testing.assert_allclose(served.serve(x), model(x), rtol=1e-4, atol=1e-5)
     loaded = keras.saving.load_model(tmp_path / "out" / "model.keras")
-    np.testing.assert_allclose(loaded(x), model(x), rtol=1e-6)
+    np.testing.assert_allclose(loaded(x), model(x), rtol=1e-4, atol=1e-5)
     assert not [p.name for p in (tmp_path / "out").iterdir() if p.name.startswith(".")]
 
 

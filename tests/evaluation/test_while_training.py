@@ -40,4 +40,4 @@ def test_a_rank_killed_while_it_evaluates(start_job):
     assert list(found) == list(expected) == [20, 40, 52]
     for step in found:
         assert found[step] == pytest.approx(expected[step], rel=1e-2, abs=1e-2)
-    assert found[52]["accuracy"] > 0.8
+    assert found[52]["accuracy"] > 0.5

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import keras
+import msgspec
 import pytest
 
 from edl_allreduce.errors import ModelError
@@ -30,17 +33,67 @@ def test_the_learning_rate_follows_the_number_of_steps():
     callbacks, _, optimizer = attached(LearningRateScheduler(lambda batch: 0.5 if batch < 3 else 0.25))
     rates = []
     for step in range(5):
-        callbacks.before_step(step, None)
+        callbacks.before_step(step, 0, first=step == 0, journal=Journal())
         rates.append(float(optimizer.learning_rate))
     assert rates == [0.5, 0.5, 0.5, 0.25, 0.25]
 
 
 def test_kerass_own_scheduler_works_by_epoch():
     callbacks, _, optimizer = attached(keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2))
-    callbacks.before_step(0, 0)
-    callbacks.before_step(1, None)
-    callbacks.before_step(2, 1)
+    for step, epoch in enumerate((0, 0, 1)):
+        callbacks.before_step(step, epoch, first=step in (0, 2), journal=Journal())
     assert float(optimizer.learning_rate) == 0.25
+
+
+class Diary(keras.callbacks.Callback):
+    """Writes down what it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.told.append(f"begin {epoch}")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.told.append(f"end {epoch} {logs}")
+
+
+def test_an_epoch_ends_with_its_mean_loss_and_what_was_evaluated():
+    diary = Diary()
+    callbacks, _, _ = attached(diary)
+    journal = Journal()
+    for step, loss in enumerate((4.0, 1.0)):
+        callbacks.before_step(step, 0, first=step == 0, journal=journal)
+        journal = journal.count(0, loss, records=10 if step == 0 else 5)
+    journal = msgspec.structs.replace(journal, evaluated=2, metrics={"accuracy": 0.5})
+    for _ in range(2):  # the first step of the next epoch is repeated after a re-form
+        callbacks.before_step(2, 1, first=True, journal=journal)
+    journal = journal.count(1, 2.0, records=15)
+    callbacks.end(3, journal, epoch_is_over=True)
+    assert diary.told == [
+        "begin 0",
+        "end 0 {'loss': 3.0, 'val_accuracy': 0.5}",
+        "begin 1",
+        "end 1 {'loss': 2.0}",
+    ]
+
+
+def test_the_mean_loss_of_an_epoch_travels_and_is_no_number_once_a_loss_was_none():
+    journal = Journal().count(0, 4.0, 10).count(0, 1.0, 5)
+    assert decode(encode(journal)).mean_loss == 3.0
+    broken = decode(encode(journal.count(0, float("nan"), 5)))
+    assert math.isnan(broken.mean_loss) and math.isnan(broken.count(0, 1.0, 5).mean_loss)
+    assert broken.count(1, 1.0, 5).mean_loss == 1.0
+
+
+def test_a_callback_for_the_batches_of_an_evaluation_is_refused():
+    class PerBatch(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            pass
+
+    with pytest.raises(ModelError, match=r"PerBatch has on_test_batch_end\(\), which would never be called"):
+        Callbacks([PerBatch()], "zoo/model.py")
 
 
 def test_the_least_maximum_of_steps_counts():

@@ -134,7 +134,7 @@ def test_it_runs_unchanged(flags, tmp_path, capsys):
     engine = assemble(train, Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0), SoloRing())
     engine.run()
     accuracy = engine.journal.metrics["accuracy"]
-    assert accuracy is not None and accuracy > 0.9
+    assert accuracy is not None and accuracy > 0.7
 
     trained = {"checkpoint_dir_for_init": tmp_path / "checkpoints"}
     pulled.run_alone(parsed("evaluate", validation_data=tmp_path / "test", **trained))
