@@ -24,6 +24,7 @@ from edl_allreduce.spec import ElasticBatch, JobSpec, parse_job
 from edl_allreduce.worker.audit import Diary
 from edl_allreduce.worker.checkpoint import Checkpoints, Course
 from edl_allreduce.worker.engine import Ending, Engine, Settings
+from edl_allreduce.worker.fingerprint import of_script
 from edl_allreduce.worker.launching import FLAGS
 from edl_allreduce.worker.own_loop.member import find_member
 from edl_allreduce.worker.own_loop.state import State, Value
@@ -221,6 +222,7 @@ class ElasticJob:
                 fingerprint=fingerprint,
                 total_steps=self._schedule.steps(spec.global_batch_size),
                 global_batch=spec.global_batch_size,
+                model=of_script(),
             )
         )
         threading.Thread(target=self._run, args=(engine,), name="engine", daemon=True).start()
