@@ -494,10 +494,11 @@ class Job:
                 for uid in uids:
                     if uid in self._peers:
                         self._peers[uid].outbox.put_nowait(messages.AbortRing(generation, reason))
-            case membership.Evict(uid, reason):
+            case membership.Evict(uid, reason, refused):
                 ring = self._state.plan
                 seated = ring is not None and ring.rank_of(uid) is not None
-                self._evict(uid, Cause.STUCK if seated else Cause.SILENT, reason)
+                cause = Cause.STUCK if seated else Cause.SILENT
+                self._evict(uid, Cause.INVALID if refused else cause, reason)
             case membership.Finish(uids, step):
                 self._step = step
                 self._phase = Phase.FINISHING
