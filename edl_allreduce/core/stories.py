@@ -144,8 +144,9 @@ def _dug_out(kind: str, lines: list[str]) -> tuple[str, list[str]]:
             _, _, words = lines[number].partition(":")
             following = [line.strip() for line in lines[number + 1 :]]
             return raised["kind"].rpartition(".")[2], [words.strip(), *following]
-    plain = [line for line in lines[: frames[0]] if "user code" not in line and _EMBEDDED not in line]
-    return kind, plain or lines
+    # Source lines are indented below their frames; what is not, and comes last, is the text.
+    following = [line for line in lines[frames[-1] + 1 :] if not line.startswith("    ")]
+    return kind, following or lines[: frames[0]]
 
 
 def _is_ours(error: BaseException) -> bool:

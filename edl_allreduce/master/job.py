@@ -673,7 +673,8 @@ class Job:
         if slot.refusal:
             return ""
         told = slot.failed.story if slot.failed is not None else self._cluster.last_words(end.worker_id)
-        return f"\n{told.strip()}" if told.strip() else ""
+        told = told.strip("\n").rstrip()
+        return f"\n{told}" if told else ""
 
     def _shortage(self) -> str:
         """For people: how many of the wanted workers take part, and what is in the way of the others."""

@@ -97,8 +97,9 @@ def one_trains_while_one_prepares() -> World:
 
 
 def two_train_while_an_odd_one_prepares() -> World:
-    world = training(small_world(ready=2, preparing=1, steps=2))
-    world.do("step", "a")  # what the ring can do is known from its first step on
+    world = training(small_world(ready=2, preparing=1, steps=3))
+    for _ in range(2):
+        world.do("step", "a")  # so many show that the ring works
     world.do("spoil", "c")
     return world
 

@@ -31,8 +31,10 @@ from edl_allreduce.core.membership.types import (
     Wanted,
 )
 
+PROOF = 2
+"""Steps that a ring makes if it works: the first exchange of tensors that do not fit may go unnoticed."""
 STALLS = 3
-"""Rings in a row that may break before their first step, without a loss, before somebody is to blame."""
+"""Rings in a row that may break before that, without a loss, before somebody is to blame."""
 RESTART_GAP = 1000
 """Numbers that a restarted master leaves free: its predecessor's last plans may have reached only workers
 that it has not heard yet, and no generation may mean two rings."""
@@ -81,7 +83,7 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
             # Too late for that ring, but true: this worker holds the model.
             return _with(state, replace(member, has_state=True, step=max(step, member.step))), ()
         case Out(_, generation, step, reason) if _current(state, member, generation):
-            moved = state.moved or (member.joined and step > member.step)
+            moved = state.moved or (member.joined and step >= member.step + PROOF)
             state, member = _progressed(replace(state, moved=moved), member, step)
             state = _with(state, replace(member, standing=Standing.WAITING, since=now, step=step))
             if state.broken_since is None:
@@ -103,8 +105,8 @@ def _current(state: State, member: Member, generation: int) -> bool:
 
 
 def _progressed(state: State, member: Member, step: int) -> tuple[State, Member]:
-    """More steps than it was known to hold: the ring that it was in works, and with it."""
-    if not (member.has_state and step > member.step):
+    """So many steps more than it was known to hold: the ring that it was in works, and with it."""
+    if not (member.has_state and step >= member.step + PROOF):
         return state, member
     return replace(state, stalls=()), replace(member, proven=True)
 
@@ -339,7 +341,7 @@ def _start_over(state: State, ring: list[Member], now: float) -> tuple[State, tu
     if not blamed:
         return _replace_ring(state, ring, [], now)
     last = f" ({'; '.join(state.losses)})" if state.losses else ""
-    why = f"is left out: {STALLS} rings in a row with it broke before their first step{last}"
+    why = f"is left out: {STALLS} rings in a row with it broke within their first steps{last}"
     return _evict(state, blamed, why, now, refused=True)
 
 

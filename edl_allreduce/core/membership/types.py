@@ -66,7 +66,7 @@ class Member:
     joined: bool = False
     """Connected, and agreed with all others on the state."""
     proven: bool = False
-    """Made steps in a ring; one that never did may be what is wrong with a ring."""
+    """Trained in a ring that worked; one that never did may be what is wrong with a ring."""
     draining: bool = False
     expected: bool = False
     """Known from another member's plan after a master restart, not heard yet."""
@@ -114,9 +114,9 @@ class State:
     aborted: int = 0
     """The generation that was told to abort."""
     moved: bool = False
-    """Somebody left the current ring with more steps than it had when it joined."""
+    """Somebody left the current ring with enough steps to show that the ring worked."""
     stalls: tuple[int, ...] = ()
-    """The last generations in a row that broke before their first step although nobody was lost."""
+    """The last generations in a row that broke within their first steps although nobody was lost."""
     losses: tuple[str, ...] = ()
     """Why members of the current plan are gone, for the next plan's reason."""
     waiting_for: str = ""

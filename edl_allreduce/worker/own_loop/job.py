@@ -125,6 +125,8 @@ class ElasticJob:
         self._reducer = Reducer(self._member.ring)
         self._loop = Loop(state, self._handover, self._reducer)
         self._ended = False
+        self._gradients = ""
+        """What the rehearsal averaged."""
         self._draining = 0
         self._handlers: dict[signal.Signals, Any] = {}
 
@@ -165,6 +167,7 @@ class ElasticJob:
     def _average(self, step: Step, tensors: list[Any], loss: Any) -> tuple[list[Any], float]:
         if step.rehearsal:
             mean, result = self._reducer(tensors, 1.0, loss, switch=False, stop=False, drain=False)
+            self._gradients = ", ".join(f"{tuple(t.shape)} {t.dtype.name}" for t in tensors)
             return mean, result.loss
         self._handover.say(Brought(tensors, loss))
         answer = self._handover.to_loop.get()
@@ -222,7 +225,7 @@ class ElasticJob:
                 fingerprint=fingerprint,
                 total_steps=self._schedule.steps(spec.global_batch_size),
                 global_batch=spec.global_batch_size,
-                model=of_script(),
+                model={**of_script(), "gradients": self._gradients},
             )
         )
         threading.Thread(target=self._run, args=(engine,), name="engine", daemon=True).start()
