@@ -13,7 +13,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import dropwhile, groupby
 from pathlib import Path
 
 SHOWN_FRAMES = 12
@@ -57,11 +57,18 @@ class Story:
     """Frames of user code, the others folded, the exception last."""
     place: str
     """The exception and the line of user code that it came from; the same for the same failure."""
+    own: bool
+    """Whether user code had a part in it."""
 
 
 def tell(error: BaseException) -> Story:
-    """The last exception that came out of user code, with the way there; or else the last one at all."""
-    root = next((e for e in _chain(error) if any(not f.owner for f in _frames(e))), error)
+    """The last exception that came out of user code, with the way there; or else the last one at all.
+
+    The way begins where user code begins: how it came to be called is nobody's question.
+    """
+    # An error of ours that quotes a traceback speaks of its cause.
+    otherwise = error.__cause__ if error.__cause__ is not None and _EMBEDDED in str(error) else error
+    root = next((e for e in _chain(error) if any(not f.owner for f in _frames(e))), otherwise)
     frames = _frames(root)
     kind, words = _words(root)
     last = f"{kind}: {words}" if words else kind
@@ -73,7 +80,7 @@ def tell(error: BaseException) -> Story:
         lines.insert(0, wrapper)
         summary = wrapper if _first_line(words) in wrapper else f"{wrapper.rstrip('.:')}: {summary}"
     where = f" at {own[-1].file}:{own[-1].line}" if own else ""
-    return Story(summary, "\n".join([*lines, last]), last + where)
+    return Story(summary, "\n".join([*lines, last]), last + where, bool(own))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -97,6 +104,7 @@ def _frames(error: BaseException) -> list[Frame]:
 
 
 def _folded(frames: list[Frame]) -> Iterator[str]:
+    frames = list(dropwhile(lambda frame: frame.owner, frames))
     own = sum(not frame.owner for frame in frames)
     skipped = 0
     for foreign, group in groupby(frames, key=lambda frame: bool(frame.owner)):

@@ -15,17 +15,23 @@ def report(error: BaseException, *, invalid: bool, step: int, whole: bool) -> me
     # Whatever comes from outside may be gone the next time; a line of code that raises will do so again.
     weather = isinstance(error, OSError | MemoryError)
     place = "" if weather else f"{story.place}, step {step}"
-    return messages.Failed(invalid, story.summary, stories.whole(error) if whole else story.text, place)
+    text = stories.whole(error) if whole else story.text
+    if not story.own and not invalid:
+        text += _room()
+    return messages.Failed(invalid, story.summary, text, place)
 
 
-def cannot_load_tensorflow(error: Exception) -> SetupError:
-    """A library that does not load is the same for every worker of this machine."""
+def cannot_load(error: Exception) -> SetupError:
+    """A library that does not load does not do so for any worker of this machine."""
+    return SetupError(f"TensorFlow cannot be loaded: {type(error).__name__}: {error}.{_room()}")
+
+
+def _room() -> str:
+    """A limit that libraries meet in many ways, of which few name it."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    limited = limit != resource.RLIM_INFINITY
-    room = (
-        f" A process may use {limit / 2**30:.1f} GB of address space here (ulimit -v), and TensorFlow needs "
-        "about 5 GB: raise it, or lift it with `ulimit -v unlimited`."
-        if limited
-        else " If it is a lack of memory, use fewer workers on this machine (--num_workers)."
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return (
+        f"\nA process may use no more than {limit / 2**30:.1f} GB of memory here (ulimit -v), which is "
+        "little for TensorFlow; lift the limit with `ulimit -v unlimited`."
     )
-    return SetupError(f"TensorFlow cannot be loaded: {type(error).__name__}: {error}.{room}")

@@ -110,14 +110,13 @@ def run(spec: JobSpec) -> int:
         # Everything heavy is imported here, so that signals and the master's stream are served meanwhile.
         try:
             import_tensorflow()
-        except (ImportError, MemoryError, OSError) as error:
-            raise failure.cannot_load_tensorflow(error) from error
+            from edl_allreduce.worker import pulled
+            from edl_allreduce.worker.session import Ending, prepare
+        except Exception as error:
+            raise failure.cannot_load(error) from error
         for path in pinned_imports.install():
             text = f"model file {path} changed since the job began; it goes on with the old one"
             control.send(messages.Note("edited", text, once=True))
-        from edl_allreduce.worker import pulled
-        from edl_allreduce.worker.session import Ending, prepare
-
         worker: Engine | pulled.TaskWorker
         if spec.job_type in PULLED:
             worker = pulled.prepare(spec, control)

@@ -158,7 +158,12 @@ def _three_arguments(feed: Callable[..., Any]) -> Callable[..., Any]:
     """Older files take (dataset, mode)."""
     if _binds(feed, 3):
         return feed
-    return lambda dataset, mode, metadata: feed(dataset, mode)
+
+    @functools.wraps(feed, updated=())
+    def called(dataset: Any, mode: Mode, metadata: Any) -> Any:
+        return feed(dataset, mode)
+
+    return called
 
 
 def _namesake(zoo: Path, path: Path) -> str:
