@@ -68,21 +68,84 @@ SENTENCE = {
 
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
+FIRST_RETRY = 5.0
+"""Seconds until the next newcomer when one could not begin: a person has to mend what is in its way."""
+LAST_TRIES = 3
+"""Newcomers that may fail to begin when nobody trains any more and only they could go on."""
 
 
-def decide(cause: Cause, *, failures: int, budget: int, running: int, wanted: int) -> Decision:
-    """`failures` counts those before this one that were the job's own fault."""
+@dataclass(frozen=True)
+class Worker:
+    """The worker that ended, as far as its end has to be judged."""
+
+    cause: Cause
+    accepted: bool = True
+    """It was ready and fit the rest. One that never was is a newcomer that could not begin."""
+    repeats: int = 0
+    """Failures before this one with the same exception in the same line at the same step."""
+
+
+@dataclass(frozen=True)
+class Around:
+    """What the job looks like without the worker that ended."""
+
+    running: int
+    """Workers that the master started and that live, ready or not."""
+    wanted: int
+    healthy: int = 0
+    """Workers that are ready or train."""
+    begun: bool = False
+    """Somebody was ready once, so the job can run."""
+    failures: int = 0
+    """Ends before this one that were the job's own fault."""
+    budget: int = 0
+    refusals: int = 0
+    """Newcomers in a row, before this one, that could not begin."""
+
+
+def decide(worker: Worker, around: Around) -> Decision:
+    """What becomes of the place of a worker that ended."""
+    cause = worker.cause
     if cause is Cause.FINISHED:
         return Leave("it finished")
+    if is_refusal(worker, around):
+        return _after_refusal(cause, around)
     if cause is Cause.INVALID:
         return GiveUp("the job cannot run as it is described")
-    if cause not in FREE and failures >= budget:
-        allowed = f"not more than {budget} failures are allowed (--max_worker_crashes)"
+    if cause not in FREE and around.failures >= around.budget:
+        allowed = f"not more than {around.budget} failures are allowed (--max_worker_crashes)"
         return GiveUp(f"a worker {SENTENCE[cause]}, and {allowed}")
-    if running >= wanted:
-        return Leave(f"{running} workers are enough for {wanted} wanted")
+    if worker.repeats:
+        return GiveUp("it is the same failure in the same place at the same step as before")
+    if around.running >= around.wanted:
+        return _enough(around)
     if cause in FREE:
         delay = FIRST_DELAY if cause is Cause.REJECTED else 0.0  # the node may refuse the next one as fast
         return Relaunch(delay, f"a worker {SENTENCE[cause]}")
-    delay = min(FIRST_DELAY * 2 ** min(failures, 16), LONGEST_DELAY)  # bounded: a float overflows at 2**1024
-    return Relaunch(delay, f"a worker {SENTENCE[cause]}; failure {failures + 1} of {budget} allowed")
+    delay = _doubled(FIRST_DELAY, around.failures)
+    return Relaunch(
+        delay, f"a worker {SENTENCE[cause]}; failure {around.failures + 1} of {around.budget} allowed"
+    )
+
+
+def _after_refusal(cause: Cause, around: Around) -> Decision:
+    """A newcomer never ends a job that others carry; without others only newcomers can carry it on."""
+    if not around.healthy and around.refusals + 1 >= LAST_TRIES:
+        return GiveUp(f"nobody trains any more, and {around.refusals + 1} newcomers in a row could not begin")
+    if around.running >= around.wanted:
+        return _enough(around)
+    others = f"{around.healthy} train on" if around.healthy else "nobody trains meanwhile"
+    return Relaunch(_doubled(FIRST_RETRY, around.refusals), f"a newcomer {SENTENCE[cause]}; {others}")
+
+
+def _enough(around: Around) -> Leave:
+    return Leave(f"{around.running} workers are enough for {around.wanted} wanted")
+
+
+def _doubled(first: float, times: int) -> float:
+    return min(first * float(2 ** min(times, 16)), LONGEST_DELAY)  # bounded: a float overflows at 2**1024
+
+
+def is_refusal(worker: Worker, around: Around) -> bool:
+    """Whether this end counts as a newcomer that could not begin, and not against the budget of crashes."""
+    return worker.cause not in FREE and not worker.accepted and around.begun

@@ -20,6 +20,7 @@ SHOWN_EVENTS = 10
 
 COLOURS = {
     "evict": "red", "failure": "red", "exit": "red", "abort": "yellow", "drain": "yellow", "stop": "yellow",
+    "short": "yellow", "edited": "yellow", "newcomers": "green",
     "plan": "cyan", "re-form": "green", "ready": "green", "finish": "green",
 }  # fmt: skip
 
@@ -79,6 +80,8 @@ def _headline(status: JobStatus) -> Text:
         text.append(f"\n{metrics_line(Evaluated(status.metrics_step, status.metrics))}")
     if status.waiting_for:
         text.append(f"\nwaiting: {status.waiting_for}", style="yellow")
+    if status.short:
+        text.append(f"\n{status.short}", style="yellow")
     return text
 
 

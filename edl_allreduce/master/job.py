@@ -19,6 +19,7 @@ import msgspec
 from edl_allreduce import clock
 from edl_allreduce.cluster.base import Cluster, Ended
 from edl_allreduce.core import health, relaunch
+from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership import machine
 from edl_allreduce.core.membership import types as membership
@@ -33,9 +34,12 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
 LAST_EVENTS = 200
 HANG_UP = None
+CHECKPOINT = "checkpoint"
+SHOWN_REASON = 300
+"""Characters of a reason in one line; the whole story comes at the end, once."""
 
-Course = tuple[str, int, int]
-"""What must be the same on all workers: fingerprint of the data, records of a step, steps of the job."""
+CERTAIN = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""Why a worker cannot be started, when trying again would not help."""
 
 
 class Phase(StrEnum):
@@ -77,6 +81,10 @@ class Peer:
     outbox: asyncio.Queue[messages.FromMaster | None] = field(default_factory=asyncio.Queue)
     pulse: health.Pulse = field(default_factory=lambda: health.Pulse(heard=clock.now()))
     last: messages.Pulse | None = None
+    accepted: bool = False
+    """Ready, and the same in everything that must be the same."""
+    joined_at: int | None = None
+    """The step at which it joined its ring."""
 
 
 @dataclass
@@ -84,11 +92,17 @@ class _Slot:
     """A worker that this master started."""
 
     launched: float
+    accepted: bool = False
+    """It was ready, and nothing was wrong with it as a newcomer."""
+    proved: bool = False
+    """It made a step in a ring with the others, or a task."""
     draining: bool = False
     evicted: relaunch.Cause | None = None
     uid: str = ""
-    failure: str = ""
-    """What user code raised, in its own words."""
+    refusal: str = ""
+    """Why it may not take part."""
+    failed: messages.Failed | None = None
+    """What its code raised, in its own words."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +148,16 @@ class Job:
         self._wanted = options.num_workers
         self._launch_after = 0.0
         self._failures = 0
+        self._refusals = 0
+        """Newcomers in a row that could not begin."""
+        self._refused_at = 0.0
+        self._short = ""
+        """Why there are fewer workers than wanted, when newcomers cannot begin."""
+        self._told_short: set[str] = set()
+        self._told_once: set[tuple[str, str]] = set()
+        self._repeats: dict[str, int] = {}
+        """How often user code failed in the same way at the same step."""
+        self._last_checkpoint = ""
         self._phase = Phase.STARTING
         self._reason = ""
         self._stopping = ""
@@ -176,11 +200,12 @@ class Job:
 
     def adopt(self, living: Iterable[int], running: Iterable[int], next_id: int, wanted: int) -> None:
         """Take over the workers of an earlier master of this job; call before `run`."""
-        self._slots.update({worker_id: _Slot(clock.now()) for worker_id in living})
+        ready = frozenset(running)
+        self._slots.update({i: _Slot(clock.now(), accepted=i in ready, proved=i in ready) for i in living})
         self._next_id = max(self._next_id, next_id)
         self._wanted = wanted
         self._handle(membership.Wanted(wanted))
-        self._handle(membership.Unheard(frozenset(running)))
+        self._handle(membership.Unheard(ready))
 
     def stop(self, reason: str) -> None:
         """Stop at the next step boundary."""
@@ -202,6 +227,7 @@ class Job:
         """Change the number of workers; surplus ones drain, missing ones are started."""
         self._tell("scale", f"from {self._wanted} to {count} workers")
         self._wanted = count
+        self._launch_after = 0.0  # somebody may have mended what was in the way of newcomers
         self._handle(membership.Wanted(count))
         active = sorted(i for i, slot in self._slots.items() if not slot.draining)
         for worker_id in active[count:]:
@@ -260,7 +286,7 @@ class Job:
         if slot is not None:
             slot.uid = uid
         self._next_id = max(self._next_id, hello.seat.worker_id + 1)
-        self._tell("hello", f"worker {hello.seat.worker_id} connected from {hello.seat.host}")
+        self._tell_of_start("hello", f"worker {hello.seat.worker_id} connected from {hello.seat.host}")
         self._handle(
             membership.Hello(
                 hello.seat,
@@ -323,6 +349,8 @@ class Job:
                     self._loss = message.loss
                 if message.generation == self._ring_generation():
                     self._step = message.step
+                    if peer.joined_at is not None and message.step > peer.joined_at:
+                        self._proved(worker_id)
             case messages.Ready():
                 if peer.pulse.activity is health.Activity.PREPARING:
                     # From now on its silence counts, although its next heartbeat may never come.
@@ -332,7 +360,7 @@ class Job:
                 self._handle(membership.Entered(uid, generation))
             case messages.Joined(generation, step):
                 if generation == self._ring_generation():
-                    self._step = step
+                    self._step = peer.joined_at = step
                 self._handle(membership.Joined(uid, generation, step))
             case messages.Out(generation, step, reason):
                 self._handle(membership.Out(uid, generation, step, reason))
@@ -365,40 +393,61 @@ class Job:
                 self._tell("re-form", f"{where} after {message.pause:.3f} s")
             case messages.Failed():
                 if worker_id in self._slots:
-                    self._slots[worker_id].failure = message.summary if message.invalid else message.traceback
-                self._tell("failure", f"worker {worker_id}: {message.summary}")
+                    self._slots[worker_id].failed = message
+                self._tell_of_start("failure", f"worker {worker_id}: {_line(message.summary)}")
             case messages.Evaluated():
                 self._evaluated(message)
             case messages.Note(messages.NOTICE, text):
                 if text not in self._noticed:  # every worker says the same
                     self._noticed.add(text)
                     self._tell(messages.NOTICE, text)
-            case messages.Note(kind, text):
-                self._tell(kind, f"worker {worker_id}: {text}")
+            case messages.Note():
+                self._noted(worker_id, message)
             case messages.Exported(path, error):
                 self._exported(path, error)
 
     def _ready(self, uid: str, peer: Peer, message: messages.Ready) -> None:
         worker_id = peer.hello.seat.worker_id
-        course = (message.fingerprint, message.global_batch, message.total_steps)
-        if self._course is not None and course != self._course:
-            self._refuse(uid, worker_id, course, self._course)
+        course = _course(message)
+        difference = differences(self._course, course) if self._course is not None else ""
+        if difference:
+            self._refuse(uid, difference)
             return
         self._course = course
         self._total_steps = message.total_steps
-        self._tell("ready", f"worker {worker_id} is ready")
+        peer.accepted = True
+        if worker_id in self._slots:
+            self._slots[worker_id].accepted = True
+        self._tell_of_start("ready", f"worker {worker_id} is ready")
         self._handle(membership.Ready(uid, message.step, message.has_state))
 
-    def _refuse(self, uid: str, worker_id: int, got: Course, expected: Course) -> None:
-        """Ranks that do not mean the same records with the same position must not train together."""
-        reason = (
-            "has other training data or flags than the rest (fingerprint, records of a step, steps: "
-            f"{got}, expected {expected}); give all of them the same files and flags"
-        )
-        if worker_id in self._slots:
-            self._end(Phase.FAILED, f"worker {worker_id} {reason}")
-        else:  # somebody started it by hand, and can do so again
-            self._evict(uid, Cause.INVALID, reason)
+    def _refuse(self, uid: str, difference: str) -> None:
+        """Ranks that do not mean the same records, or not the same model, must not train together."""
+        cure = "give all workers the same files and flags"
+        self._evict(uid, Cause.INVALID, f"differs from the rest and is refused: {difference}; {cure}")
+
+    def _proved(self, worker_id: int) -> None:
+        """A newcomer trains along, so whatever was in the way of newcomers is gone."""
+        slot = self._slots.get(worker_id)
+        if slot is None or slot.proved:
+            return
+        slot.proved = True
+        if self._refusals and slot.launched > self._refused_at:
+            self._tell("newcomers", f"worker {worker_id} takes part: newcomers can begin again")
+            self._refusals = 0
+            self._short = ""
+            self._told_short.clear()
+            self._reconcile()
+
+    def _noted(self, worker_id: int, note: messages.Note) -> None:
+        if note.kind == CHECKPOINT:
+            self._last_checkpoint = note.text
+        if note.once:
+            if (note.kind, note.text) not in self._told_once:
+                self._told_once.add((note.kind, note.text))
+                self._tell(note.kind, note.text)
+        else:
+            self._tell(note.kind, f"worker {worker_id}: {note.text}")
 
     def _ring_generation(self) -> int:
         plan = self._state.plan
@@ -455,10 +504,11 @@ class Job:
                 for uid in uids:
                     if uid in self._peers:
                         self._peers[uid].outbox.put_nowait(messages.AbortRing(generation, reason))
-            case membership.Evict(uid, reason):
+            case membership.Evict(uid, reason, refused):
                 ring = self._state.plan
                 seated = ring is not None and ring.rank_of(uid) is not None
-                self._evict(uid, Cause.STUCK if seated else Cause.SILENT, reason)
+                cause = Cause.STUCK if seated else Cause.SILENT
+                self._evict(uid, Cause.INVALID if refused else cause, reason)
             case membership.Finish(uids, step):
                 self._step = step
                 self._phase = Phase.FINISHING
@@ -471,12 +521,18 @@ class Job:
         if peer is None:
             return
         worker_id = peer.hello.seat.worker_id
-        self._tell("evict", f"worker {worker_id} {reason}")
+        if cause is Cause.INVALID:
+            self._tell_of_start("evict", f"worker {worker_id} {reason}")
+        else:
+            self._tell("evict", f"worker {worker_id} {reason}")
         self._gone.add(uid)
         peer.outbox.put_nowait(messages.Evicted(reason))
         peer.outbox.put_nowait(HANG_UP)
         if worker_id in self._slots:
-            self._slots[worker_id].evicted = cause
+            slot = self._slots[worker_id]
+            slot.evicted = cause
+            if cause is Cause.INVALID:
+                slot.accepted, slot.refusal = False, reason
             self._later(self._cluster.kill(worker_id))
         self._handle(membership.Lost(uid, reason))
 
@@ -505,7 +561,7 @@ class Job:
         if self._phase in FINAL:
             return
         self._phase, self._reason = phase, reason
-        self._tell("end", f"{phase.value}: {reason}")
+        self._tell("end", f"{phase.value}: {_line(reason)}")
         for peer in self._peers.values():
             peer.outbox.put_nowait(messages.Release())
         self._over.set()
@@ -526,20 +582,23 @@ class Job:
             return
         if clock.now() < self._launch_after:
             return
-        active = sum(not slot.draining for slot in self._slots.values())
-        for _ in range(self._wanted - active):
+        active = [slot for slot in self._slots.values() if not slot.draining]
+        missing = self._wanted - len(active)
+        if self._refusals:  # one after the other, until one takes part
+            missing = min(missing, 1) if all(slot.accepted for slot in active) else 0
+        for _ in range(missing):
             worker_id = self._next_id
             self._next_id += 1
             self._slots[worker_id] = _Slot(clock.now())
-            self._tell("launch", f"worker {worker_id} starts")
+            self._tell_of_start("launch", f"worker {worker_id} starts")
             self._later(self._launch(worker_id))
 
     async def _launch(self, worker_id: int) -> None:
         try:
             await self._cluster.launch(worker_id)
         except Exception as error:  # noqa: BLE001  whoever never started never ends: nobody must wait for it
-            self._slots.pop(worker_id, None)
-            self._end(Phase.FAILED, f"worker {worker_id} could not be started: {error}")
+            cause = Cause.INVALID if isinstance(error, CERTAIN) else Cause.CRASHED
+            self._ended(Ended(worker_id, cause, f"could not be started: {error}"))
 
     def _launch_in(self, seconds: float) -> None:
         self._launch_after = max(self._launch_after, clock.now() + seconds)
@@ -556,30 +615,86 @@ class Job:
         if self._phase in FINAL or self._phase is Phase.FINISHING:
             return
         cause, text = self._cause(slot, end)
-        self._tell("exit", f"worker {end.worker_id} {text}")
         if slot.uid:
             self._gone.add(slot.uid)
             self._handle(membership.Lost(slot.uid, text))
         else:
             self._handle(membership.Unheard(self._state.unheard - {end.worker_id}))
-        active = sum(not s.draining for s in self._slots.values())
-        decision = relaunch.decide(
-            cause,
-            failures=self._failures,
-            budget=self.options.crash_budget,
-            running=active,
-            wanted=self._wanted,
-        )
+        worker = relaunch.Worker(cause, slot.accepted, self._count_repeats(slot))
+        around = self._around(slot)
+        decision = relaunch.decide(worker, around)
+        if relaunch.is_refusal(worker, around):
+            self._tell_of_start("exit", f"worker {end.worker_id} {text}")
+            self._could_not_begin(end, slot, text, decision)
+            return
+        self._tell("exit", f"worker {end.worker_id} {text}")
         if cause not in relaunch.FREE:
             self._failures += 1
         match decision:
             case relaunch.GiveUp(reason):
-                story = (slot.failure or self._cluster.last_words(end.worker_id)).strip()
-                self._end(Phase.FAILED, f"worker {end.worker_id} {text}; {reason}.\n{story}")
+                self._end(Phase.FAILED, f"worker {end.worker_id} {text}; {reason}.{self._story(end, slot)}")
             case relaunch.Relaunch(delay, reason):
                 if delay:
                     self._tell("relaunch", f"in {delay:.0f} s: {reason}")
                 self._launch_in(max(delay, self._cluster.head_start))
+
+    def _around(self, gone: _Slot) -> relaunch.Around:
+        ready = sum(peer.accepted for uid, peer in self._peers.items() if uid != gone.uid)
+        return relaunch.Around(
+            running=sum(not slot.draining for slot in self._slots.values()),
+            wanted=self._wanted,
+            healthy=ready + len(self._state.unheard),
+            begun=self._course is not None,
+            failures=self._failures,
+            budget=self.options.crash_budget,
+            refusals=self._refusals,
+        )
+
+    def _count_repeats(self, slot: _Slot) -> int:
+        place = slot.failed.place if slot.failed is not None else ""
+        if not place:
+            return 0
+        before = self._repeats.get(place, 0)
+        self._repeats[place] = before + 1
+        return before
+
+    def _could_not_begin(self, end: Ended, slot: _Slot, text: str, decision: relaunch.Decision) -> None:
+        """The others train on. A reason is told once, however often newcomers fail for it."""
+        self._refusals += 1
+        self._refused_at = clock.now()
+        why = _line(slot.failed.summary) if slot.failed is not None else slot.refusal
+        reason = f"{text}: {why}" if slot.failed is not None else why or text
+        self._short = f"worker {end.worker_id} {reason}"
+        match decision:
+            case relaunch.GiveUp(verdict):
+                last = f" Last word on checkpoints: {self._last_checkpoint}." if self._last_checkpoint else ""
+                told = f"{self._short}; {verdict}.{last}{self._story(end, slot)}"
+                self._end(Phase.FAILED, told)
+            case relaunch.Relaunch(delay, circumstances):
+                if reason not in self._told_short:
+                    self._told_short.add(reason)
+                    again = f"next try in {delay:.0f} s, then more and more seldom"
+                    self._tell("short", f"{self._short} ({circumstances}; {again})")
+                self._launch_in(max(delay, self._cluster.head_start))
+            case relaunch.Leave():
+                self._short = ""
+
+    def _story(self, end: Ended, slot: _Slot) -> str:
+        """What its code raised, or else the end of its log; on lines of its own."""
+        if slot.refusal:
+            return ""
+        told = slot.failed.story if slot.failed is not None else self._cluster.last_words(end.worker_id)
+        told = told.strip("\n").rstrip()
+        return f"\n{told}" if told else ""
+
+    def _shortage(self) -> str:
+        """For people: how many of the wanted workers take part, and what is in the way of the others."""
+        present = sum(peer.accepted for peer in self._peers.values())
+        if not self._short or self._phase in FINAL or present >= self._wanted:
+            return ""
+        seconds = max(0.0, self._launch_after - clock.now())
+        following = f"next try in {seconds:.0f} s" if seconds else "the next one is being tried"
+        return f"{present} of {self._wanted} workers: {self._short}; {following}"
 
     def _cause(self, slot: _Slot, end: Ended) -> tuple[Cause, str]:
         """The cluster knows how a worker ended, the master knows why."""
@@ -621,6 +736,13 @@ class Job:
     def _usual_step(self) -> float:
         times = [p.last.step_seconds for p in self._peers.values() if p.last and p.last.step_seconds]
         return statistics.median(times) if times else 0.0
+
+    def _tell_of_start(self, kind: str, text: str) -> None:
+        """While newcomers cannot begin, each try is the same story: the log has it, people need it once."""
+        if self._refusals:
+            log.debug("%s: %s", kind, text)
+        else:
+            self._tell(kind, text)
 
     def note(self, kind: str, text: str) -> None:
         """Something that the cluster wants people to know."""
@@ -675,6 +797,7 @@ class Job:
             records_per_second=rate * self.options.global_batch,
             steps_per_second=rate,
             waiting_for=self._waiting_for,
+            short=self._shortage(),
             elapsed=clock.now() - self._began,
             workers=sorted(workers, key=lambda w: w.worker_id),
             events=self._events,
@@ -683,6 +806,22 @@ class Job:
             reason=self._reason,
             path=self._path,
         )
+
+
+def _course(ready: messages.Ready) -> Course:
+    """What a worker must have in common with the rest."""
+    return {
+        "training data, --seed or --shuffle": f"{DIGEST}{ready.fingerprint}",
+        "records of a step": str(ready.global_batch),
+        "steps of the job": str(ready.total_steps),
+        **ready.model,
+    }
+
+
+def _line(text: str) -> str:
+    """The first line, and not too much of it."""
+    first = text.strip().partition("\n")[0]
+    return first if len(first) <= SHOWN_REASON else first[: SHOWN_REASON - 1] + "…"
 
 
 def event_line(event: messages.EventRecord) -> bytes:

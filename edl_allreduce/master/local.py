@@ -18,6 +18,7 @@ from edl_allreduce import clock
 from edl_allreduce.cluster.base import Cluster
 from edl_allreduce.cluster.local import LocalCluster
 from edl_allreduce.cluster.manual import ManualCluster
+from edl_allreduce.cluster.pinned import pin
 from edl_allreduce.cluster.registry import EVENTS, Address, LocalJobFiles, process_ticks
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.errors import UsageError
@@ -103,7 +104,8 @@ class LocalJob:
     def _cluster(self) -> Cluster:
         if self.spec.num_workers == 0:
             return ManualCluster()
-        return LocalCluster(self._worker_argv, self.directory / "logs", {TOKEN: self.token})
+        environment = {TOKEN: self.token, **pin(self.spec, self.directory)}
+        return LocalCluster(self._worker_argv, self.directory / "logs", environment)
 
     @property
     def _address(self) -> str:

@@ -117,7 +117,9 @@ class TaskJob(Job):
             sums = self._sums or [0.0] * len(message.sums)
             self._sums = [a + b for a, b in zip(sums, message.sums, strict=True)]
         self._step = queue.done if queue is not None else 0
-        slot = self._slots.get(self._peers[uid].hello.seat.worker_id)
+        worker_id = self._peers[uid].hello.seat.worker_id
+        self._proved(worker_id)
+        slot = self._slots.get(worker_id)
         if slot is None or not slot.draining:
             self._waiting.add(uid)
         self._give_out()

@@ -11,7 +11,7 @@ import msgspec
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.membership.types import Plan, Seat
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Grows when master and worker of two versions could not understand each other."""
 
 
@@ -48,6 +48,8 @@ class Ready(_Message, frozen=True):
     global_batch: int
     records: int = 0
     """Size of the data, where work is pulled."""
+    model: dict[str, str] = {}
+    """What else must be the same on all workers: files, variables, optimizer, versions."""
 
 
 class Pulse(_Message, frozen=True):
@@ -123,7 +125,11 @@ class Failed(_Message, frozen=True):
 
     invalid: bool
     summary: str
-    traceback: str
+    """The exception in one line."""
+    story: str
+    """What people need to mend it; the whole traceback is in the worker's log."""
+    place: str = ""
+    """Exception, line and step, when the same again would prove that trying is of no use."""
 
 
 class Exported(_Message, frozen=True):
@@ -165,6 +171,8 @@ class Note(_Message, frozen=True):
 
     kind: str
     text: str
+    once: bool = False
+    """Every worker says the same: the first who says it counts."""
 
 
 class KvSet(_Message, frozen=True):
@@ -331,6 +339,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     metrics_step: int = -1
     reason: str = ""
     """Why the job ended."""
+    short: str = ""
+    """How many of the wanted workers take part, and why newcomers cannot begin."""
     path: str = ""
     """Where the result was written."""
     flags: list[str] = []

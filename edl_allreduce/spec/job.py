@@ -407,6 +407,12 @@ class JobSpec:
 
     # -- logs --------------------------------------------------------------------------------------------
     log_level: LogLevel = flag(LogLevel.INFO, group=Group.LOGGING, help="The least level that is logged.")
+    full_traceback: bool = flag(
+        False,
+        group=Group.LOGGING,
+        help="When user code fails, show every frame, also those of TensorFlow and Keras. "
+        "The worker's log always has them.",
+    )
     log_file_path: str = flag(
         "", group=Group.LOGGING, metavar="FILE", help="Copy what is printed into this file, too."
     )

@@ -8,15 +8,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import traceback
 from typing import TYPE_CHECKING, NoReturn
 
+from edl_allreduce.core import stories
 from edl_allreduce.core.health import Activity
 from edl_allreduce.errors import CheckpointError, DataError, EdlError, ModelError, SetupError, UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec, JobType, parse_job
 from edl_allreduce.testing import faults
-from edl_allreduce.worker import signals
+from edl_allreduce.worker import failure, pinned_imports, signals
 from edl_allreduce.worker.by_hand import complete, told_everything
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.heavy import import_tensorflow
@@ -108,10 +108,15 @@ def run(spec: JobSpec) -> int:
     try:
         faults.reach("prepare", worker=seat.worker_id)
         # Everything heavy is imported here, so that signals and the master's stream are served meanwhile.
-        import_tensorflow()
-        from edl_allreduce.worker import pulled
-        from edl_allreduce.worker.session import Ending, prepare
-
+        try:
+            import_tensorflow()
+            from edl_allreduce.worker import pulled
+            from edl_allreduce.worker.session import Ending, prepare
+        except Exception as error:
+            raise failure.cannot_load(error) from error
+        for path in pinned_imports.install():
+            text = f"model file {path} changed since the job began; it goes on with the old one"
+            control.send(messages.Note("edited", text, once=True))
         worker: Engine | pulled.TaskWorker
         if spec.job_type in PULLED:
             worker = pulled.prepare(spec, control)
@@ -119,18 +124,18 @@ def run(spec: JobSpec) -> int:
             worker = prepare(spec, control, interface_of(seat.host))
         faults.reach("ready", worker=seat.worker_id)
         ending = worker.run()
-    except Exception as error:  # noqa: BLE001  the last supervisor: whatever user code raised is reported
-        return _failed(control, error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the last supervisor: what user code raised is told
+        return _failed(spec, control, error)
     log.info("ends: %s", ending.value)
     control.close()
     return {Ending.EVICTED: EXIT_EVICTED, Ending.ABANDONED: 1}.get(ending, 0)
 
 
-def _failed(control: Control, error: Exception) -> int:
+def _failed(spec: JobSpec, control: Control, error: BaseException) -> int:
     invalid = isinstance(error, INVALID)
-    story = traceback.format_exc()
-    log.error("%s", story)
-    control.send(messages.Failed(invalid, f"{type(error).__name__}: {error}", story))
+    log.error("%s", stories.whole(error))
+    step = control.progress.step
+    control.send(failure.report(error, invalid=invalid, step=step, whole=spec.full_traceback))
     control.close()
     control.wait_closed(LAST_WORDS_SECONDS)
     return EXIT_INVALID if invalid else 1

@@ -6,6 +6,7 @@ traced function, so a shuffle in it stays inside the micro-batch and every recor
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import threading
 from collections import deque
@@ -54,6 +55,8 @@ class Parser:
 
     def __init__(self, feed: Callable[..., Any], mode: Mode, metadata: Any) -> None:
         self._feed = converted(feed)
+        code = getattr(inspect.unwrap(feed), "__code__", None)
+        self._where = f" ({code.co_filename}, line {code.co_firstlineno})" if code is not None else ""
         self._mode = mode
         self._metadata = metadata
         self._parse = tf.function(self._graph, reduce_retracing=True, autograph=False)
@@ -87,6 +90,11 @@ class Parser:
     def _graph(self, tensors: Any) -> Any:
         dataset = tf.data.Dataset.from_tensor_slices(tensors)
         fed = self._feed(dataset, self._mode, self._metadata)
+        if not isinstance(fed, tf.data.Dataset):
+            raise ModelError(
+                f"feed must return the dataset, got {type(fed).__name__}{self._where}; end it with "
+                "`return dataset.map(…)`"
+            )
         return fed.batch(tf.int32.max).get_single_element()
 
 

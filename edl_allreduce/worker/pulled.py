@@ -19,7 +19,7 @@ from edl_allreduce.errors import DataError, ModelError, UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec, JobType
 from edl_allreduce.testing import faults
-from edl_allreduce.worker import session
+from edl_allreduce.worker import fingerprint, session
 from edl_allreduce.worker.checkpoint import Array, load_for_init
 from edl_allreduce.worker.control import Control, Leave, MasterGone
 from edl_allreduce.worker.engine import Ending
@@ -127,6 +127,7 @@ def prepare(spec: JobSpec, control: Control) -> TaskWorker:
             total_steps=0,
             global_batch=0,
             records=len(source),
+            model=fingerprint.of_files(spec, session.definition_of(spec).path),
         )
     )
     return TaskWorker(control, model, work)

@@ -345,8 +345,14 @@ class HorovodRing(_Collectives):
         return words.value.decode(errors="replace")
 
 
-BROKEN = (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.UnavailableError)
-"""What a failed Horovod operation raises inside a tf.function."""
+BROKEN = (
+    tf.errors.UnknownError,
+    tf.errors.AbortedError,
+    tf.errors.UnavailableError,
+    tf.errors.FailedPreconditionError,
+)
+"""What a failed Horovod operation raises inside a tf.function; the last one when ranks brought tensors of
+different shapes, which is no reason for all of them to die."""
 
 
 def broken(error: tf.errors.OpError) -> RingBroken:
@@ -358,7 +364,9 @@ def _first_line(error: tf.errors.OpError) -> str:
     """The line that says what happened, out of what TensorFlow wraps around it."""
     lines = [line.strip() for line in str(error.message).splitlines() if line.strip()]
     telling = [line for line in lines if "Horovod has been" in line or ("[" in line and "]:" in line)]
-    first = (telling or lines or [type(error).__name__])[0]
+    frames = [number for number, line in enumerate(lines) if line.startswith('File "')]
+    after = lines[frames[-1] + 1 :] if frames else []
+    first = (telling or after or lines or [type(error).__name__])[0]
     general, _, cause = first.partition("Cause: ")
     return (cause or general.partition(". This was caused by")[0])[:200]
 

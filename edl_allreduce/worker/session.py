@@ -19,6 +19,7 @@ from edl_allreduce.errors import EdlError, ModelError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import ElasticBatch, JobSpec, MixedPrecision
 from edl_allreduce.spec.params import parse_params
+from edl_allreduce.worker import fingerprint
 from edl_allreduce.worker.audit import Diary
 from edl_allreduce.worker.callbacks import Callbacks
 from edl_allreduce.worker.checkpoint import Checkpoints, Course, load_for_init
@@ -47,6 +48,8 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     ring = HorovodRing(control.store.port, interface, Deadlines(spec.failure_detection_seconds).collective)
     ring.join(Plan(0, (control.seat,)), control.seat.uid)
     trainer, parser = build_trainer(spec, ring, source, schedule)
+    # Before a checkpoint changes what the model file says, such as the rate of learning.
+    model = fingerprint.of_model(spec, definition_of(spec).path, trainer.model, trainer.optimizer)
     # What a re-form calls, called once: the others will not wait until it is loaded.
     ring.gather([0])
     trainer.restore(ring.share_state(trainer.state(), root=0, takers=[0]))
@@ -77,6 +80,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
             fingerprint=f"{source.fingerprint}-{spec.seed}-{spec.shuffle:d}",
             total_steps=schedule.steps(spec.global_batch_size),
             global_batch=spec.global_batch_size,
+            model=model,
         )
     )
     return engine

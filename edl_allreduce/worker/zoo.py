@@ -14,10 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from edl_allreduce.errors import ModelError
+from edl_allreduce.errors import EdlError, ModelError
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.spec.params import parse_params, split_model_def
-from edl_allreduce.worker import compat
+from edl_allreduce.worker import compat, pinned_imports
 
 
 class Mode(StrEnum):
@@ -81,12 +81,12 @@ def load_definition(spec: JobSpec) -> ModelDefinition:
     found = {key: _part(zoo, module, getattr(spec, key), part) for key, part in CONTRACT.items()}
     return ModelDefinition(
         path=Path(str(module.__file__)),
-        model=_with_params(model, spec.model_params, module),
+        model=_certain(_with_params(model, spec.model_params, module), module),
         loss=found["loss"],
-        optimizer=found["optimizer"],
+        optimizer=_certain(found["optimizer"], module),
         feed=_three_arguments(found["feed"]),
-        eval_metrics=found["eval_metrics_fn"],
-        callbacks=found["callbacks"],
+        eval_metrics=_certain(found["eval_metrics_fn"], module) if found["eval_metrics_fn"] else None,
+        callbacks=_certain(found["callbacks"], module) if found["callbacks"] else None,
         data_reader=found["custom_data_reader"],
         outputs_processor=found["prediction_outputs_processor"],
     )
@@ -125,6 +125,28 @@ def _with_params(model: Callable[..., Any], text: str, module: ModuleType) -> Ca
     return called
 
 
+def _certain(function: Callable[[], Any], module: ModuleType) -> Callable[[], Any]:
+    """What raises while the model is built raises on every worker, each time: no reason to try again."""
+
+    @functools.wraps(function, updated=())
+    def called() -> Any:
+        try:
+            return function()
+        except (EdlError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            name = getattr(function, "__name__", str(function))
+            raise ModelError(f"{module.__file__}: {name}() raised {_raised(error)}") from error
+
+    return called
+
+
+def _raised(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"SystemExit: sys.exit({error.code!r}) was called"
+    return f"{type(error).__name__}: {error}"
+
+
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
@@ -136,7 +158,12 @@ def _three_arguments(feed: Callable[..., Any]) -> Callable[..., Any]:
     """Older files take (dataset, mode)."""
     if _binds(feed, 3):
         return feed
-    return lambda dataset, mode, metadata: feed(dataset, mode)
+
+    @functools.wraps(feed, updated=())
+    def called(dataset: Any, mode: Mode, metadata: Any) -> Any:
+        return feed(dataset, mode)
+
+    return called
 
 
 def _namesake(zoo: Path, path: Path) -> str:
@@ -147,27 +174,29 @@ def _namesake(zoo: Path, path: Path) -> str:
 
 
 def _import(zoo: Path, path: Path, flag: str) -> ModuleType:
-    if not path.is_file():
+    name = ".".join(path.relative_to(zoo).with_suffix("").parts)
+    finder = pinned_imports.finder()
+    kept = finder.spec(name, path) if finder is not None else None
+    if kept is None and not path.is_file():
         there = ", ".join(sorted(p.name for p in path.parent.glob("*.py"))) or "no Python file"
         raise ModelError(
             f"{flag} names {path}, which does not exist; {path.parent} holds {there}. "
             f"Write it as directory.file.function below --model_zoo{_namesake(zoo, path)}."
         )
-    name = ".".join(path.relative_to(zoo).with_suffix("").parts)
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path):
         return sys.modules[name]
     for directory in (str(path.parent), str(zoo)):
         if directory not in sys.path:
             sys.path.insert(0, directory)  # model files import their neighbours
-    loader = importlib.util.spec_from_file_location(name, path)
+    loader = kept or importlib.util.spec_from_file_location(name, path)
     assert loader is not None and loader.loader is not None
     module = importlib.util.module_from_spec(loader)
     sys.modules[name] = module
     try:
         loader.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ModelError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{path} cannot be imported: {_raised(error)}") from error
     return module
 
 

@@ -84,7 +84,11 @@ def test_workers_come_are_killed_refused_and_leave_as_they_like(start_master, po
     stranger = start_worker(job, 4, port, "--minibatch_size=5")
     job.wait_for("ready", "worker 2", again=True)
     job.wait_for("ready", "worker 3", again=True)
-    job.wait_for("evict", "worker 4 has other training data or flags", again=True)
+    job.wait_for(
+        "evict",
+        "worker 4 differs from the rest and is refused: records of a step (10, the rest 32)",
+        again=True,
+    )
     assert stranger.wait(60) == EVICTED
     job.release()
     assert job.wait() == 0, job.story()

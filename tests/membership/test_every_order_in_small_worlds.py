@@ -96,6 +96,20 @@ def one_trains_while_one_prepares() -> World:
     return training(small_world(ready=1, preparing=1))
 
 
+def two_train_while_an_odd_one_prepares() -> World:
+    world = training(small_world(ready=2, preparing=1, steps=3))
+    for _ in range(2):
+        world.do("step", "a")  # so many show that the ring works
+    world.do("spoil", "c")
+    return world
+
+
+def two_form_the_first_ring_with_an_odd_one() -> World:
+    world = small_world(ready=2, preparing=1, steps=1)
+    world.do("spoil", "b")
+    return world
+
+
 KILL_A, KILL_B, KILL_C = ("kill", "a"), ("kill", "b"), ("kill", "c")
 DRAIN_A, DRAIN_B, DRAIN_C = ("drain", "a"), ("drain", "b"), ("drain", "c")
 FREEZE_A, FREEZE_B, FREEZE_C = ("freeze", "a"), ("freeze", "b"), ("freeze", "c")
@@ -122,6 +136,10 @@ LATE, VERY_LATE = ("long tick", ""), ("very long tick", "")
         (two_train_while_one_prepares, (RESTART,)),
         (one_trains_while_one_prepares, (DRAIN_A,)),
         (one_trains_while_one_prepares, (DRAIN_A, KILL_B)),
+        (two_train_while_an_odd_one_prepares, ()),
+        (two_train_while_an_odd_one_prepares, (KILL_A,)),
+        (two_train_while_an_odd_one_prepares, (DRAIN_B,)),
+        (two_form_the_first_ring_with_an_odd_one, ()),
     ],
     ids=names,
 )

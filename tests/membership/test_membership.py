@@ -710,6 +710,98 @@ def test_a_plan_of_which_somebody_is_already_known_to_be_dead_is_replaced() -> N
     assert machine.ring == "a"
 
 
+# ------------------------------------------------------------------------------ rings that never step
+
+
+def fails_before_its_first_step(machine: Machine, uids: str, step: int) -> tuple[Action, ...]:
+    """All join and all leave: their models do not fit together."""
+    machine.join(uids, step)
+    orders: tuple[Action, ...] = ()
+    for uid in uids:
+        orders = machine.out(uid, step, "sizes differ")
+    return orders
+
+
+def two_and_a_newcomer() -> Machine:
+    """a and b made 40 steps, then c came."""
+    machine = training("ab")
+    machine.arrive("c")
+    assert machine.ring == "abc"
+    return machine
+
+
+def test_a_newcomer_with_whom_three_rings_in_a_row_fail_is_left_out() -> None:
+    machine = two_and_a_newcomer()
+    for _ in range(2):
+        assert isinstance(fails_before_its_first_step(machine, "abc", 40)[-1], Publish)
+        assert machine.ring == "abc"
+    evict, publish = fails_before_its_first_step(machine, "abc", 40)
+    assert isinstance(evict, Evict) and evict.uid == "c" and evict.refused
+    assert evict.reason.startswith("is left out: 3 rings in a row with it broke within their first steps")
+    assert "worker 0 reports: sizes differ" in evict.reason
+    assert isinstance(publish, Publish) and machine.ring == "ab"
+
+
+def test_a_newcomer_to_whom_nobody_can_connect_is_left_out() -> None:
+    machine = two_and_a_newcomer()
+    for _ in range(3):
+        g = machine.state.generation
+        machine.tell(*(Entered(uid, g) for uid in "abc"))
+        for uid in "abc":
+            machine.out(uid, 0 if uid == "c" else 40, "no route to host")
+    assert machine.ring == "ab"
+
+
+def test_a_ring_that_made_steps_before_it_broke_is_no_reason_to_blame_anybody() -> None:
+    machine = two_and_a_newcomer()
+    for step in (40, 42, 44, 46, 48):
+        machine.join("abc", step)
+        for uid in "abc":
+            machine.out(uid, step + 2, "reset")
+        assert machine.ring == "abc"
+    assert machine.state.stalls == ()
+
+
+def test_a_single_step_does_not_show_that_a_ring_works() -> None:
+    machine = two_and_a_newcomer()
+    for step in (40, 41, 42):
+        machine.join("abc", step)
+        for uid in "abc":
+            machine.out(uid, step + 1, "sizes differ")
+    assert machine.ring == "ab"
+
+
+def test_a_death_explains_a_broken_ring_and_the_count_begins_anew() -> None:
+    machine = two_and_a_newcomer()
+    fails_before_its_first_step(machine, "abc", 40)
+    fails_before_its_first_step(machine, "abc", 40)
+    machine.join("abc", 40)
+    machine.lose("b")
+    assert machine.ring == "ac" and machine.state.stalls == ()
+    fails_before_its_first_step(machine, "ac", 40)
+    assert machine.ring == "ac"
+
+
+def test_when_nobody_ever_made_a_step_the_first_one_goes_on_alone() -> None:
+    machine = Machine(wanted=3)
+    machine.arrive("abc")
+    for _ in range(2):
+        fails_before_its_first_step(machine, "abc", 0)
+    orders = fails_before_its_first_step(machine, "abc", 0)
+    assert [order.uid for order in orders if isinstance(order, Evict)] == ["b", "c"]
+    assert machine.ring == "a"
+
+
+def test_the_job_can_be_stopped_while_no_ring_comes_about() -> None:
+    machine = two_and_a_newcomer()
+    machine.tell(Stopping())
+    for _ in range(3):
+        fails_before_its_first_step(machine, "abc", 40)
+    machine.join("ab", 40)
+    machine.tell(Done("a", machine.state.generation, 41))
+    assert machine.tell(Done("b", machine.state.generation, 41)) == (Finish(("a", "b"), 41),)
+
+
 # ---------------------------------------------------------------------------------------------- standing
 
 

@@ -156,6 +156,7 @@ def test_a_pod_that_vanished_was_deleted_unless_it_had_ended():
 
 
 def test_a_rejected_worker_is_replaced_for_free_but_not_in_a_tight_loop():
-    decision = relaunch.decide(Cause.REJECTED, failures=99, budget=0, running=0, wanted=1)
+    around = relaunch.Around(running=0, wanted=1, failures=99, budget=0)
+    decision = relaunch.decide(relaunch.Worker(Cause.REJECTED), around)
     assert isinstance(decision, relaunch.Relaunch)
     assert decision.delay > 0

@@ -31,6 +31,10 @@ from edl_allreduce.core.membership.types import (
     Wanted,
 )
 
+PROOF = 2
+"""Steps that a ring makes if it works: the first exchange of tensors that do not fit may go unnoticed."""
+STALLS = 3
+"""Rings in a row that may break before that, without a loss, before somebody is to blame."""
 RESTART_GAP = 1000
 """Numbers that a restarted master leaves free: its predecessor's last plans may have reached only workers
 that it has not heard yet, and no generation may mean two rings."""
@@ -73,11 +77,14 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
             first = now if state.entered_since is None else state.entered_since
             return replace(_with(state, replace(member, entered=True)), entered_since=first), ()
         case Joined(_, generation, step) if _current(state, member, generation):
+            state, member = _progressed(state, member, step)
             return _with(state, replace(member, entered=True, joined=True, has_state=True, step=step)), ()
         case Joined(_, _, step) if member.standing is not Standing.PREPARING:
             # Too late for that ring, but true: this worker holds the model.
             return _with(state, replace(member, has_state=True, step=max(step, member.step))), ()
         case Out(_, generation, step, reason) if _current(state, member, generation):
+            moved = state.moved or (member.joined and step >= member.step + PROOF)
+            state, member = _progressed(replace(state, moved=moved), member, step)
             state = _with(state, replace(member, standing=Standing.WAITING, since=now, step=step))
             if state.broken_since is None:
                 # After a loss or an abort it only tells what is known.
@@ -86,6 +93,7 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
                 state = replace(state, broken_since=now, losses=losses)
             return state, ()
         case Done(_, generation, step) if _current(state, member, generation):
+            state, member = _progressed(state, member, step)
             return _with(
                 state, replace(member, standing=Standing.DONE, since=now, step=step, has_state=True)
             ), ()
@@ -94,6 +102,13 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
 
 def _current(state: State, member: Member, generation: int) -> bool:
     return member.standing is Standing.RING and member.generation == generation
+
+
+def _progressed(state: State, member: Member, step: int) -> tuple[State, Member]:
+    """So many steps more than it was known to hold: the ring that it was in works, and with it."""
+    if not (member.has_state and step >= member.step + PROOF):
+        return state, member
+    return replace(state, stalls=()), replace(member, proven=True)
 
 
 def _with(state: State, member: Member) -> State:
@@ -110,7 +125,8 @@ def _lost(state: State, uid: str, cause: str, now: float) -> State:
     if member is None:
         return state
     if state.plan is not None and state.plan.rank_of(uid) is not None:
-        return replace(state, losses=(*state.losses, f"worker {member.seat.worker_id} {cause}"))
+        losses = (*state.losses, f"worker {member.seat.worker_id} {cause}")
+        return replace(state, losses=losses, stalls=())
     if state.leaving is not None and state.leaving.rank_of(uid) is not None:
         return replace(state, leaver_lost=now)
     return state
@@ -176,6 +192,8 @@ def _adopt(state: State, plan: Plan, now: float) -> tuple[State, tuple[Action, .
         members={**members, **{s.uid: _seated(s, plan, now) for s in unheard}},
         broken_since=None,
         entered_since=now,
+        moved=False,
+        stalls=(),
         losses=losses,
     )
     for zombie in zombies:
@@ -300,7 +318,7 @@ def _settle(
 ) -> tuple[State, tuple[Action, ...]]:
     """The ring broke although nobody is known to be gone: wait until every member has left it."""
     if not inside:
-        return _replace_ring(state, ring, [], now)
+        return _start_over(state, ring, now)
     since = now if state.broken_since is None else state.broken_since
     state = replace(state, broken_since=since)
     limit = _patience(state, ring, inside)
@@ -309,6 +327,30 @@ def _settle(
     state, order = _order_abort(state, inside, "; ".join(state.losses) or "a member left the ring")
     state, _ = _wait(state, f"the ring broke; worker {_ids(inside)} has not left it yet")
     return state, order
+
+
+def _start_over(state: State, ring: list[Member], now: float) -> tuple[State, tuple[Action, ...]]:
+    """Everybody left, nobody is gone: try again, but not for ever with the same members."""
+    assert state.plan is not None
+    generation = state.plan.generation
+    if state.moved or any(m.standing is Standing.DONE for m in ring):
+        state = replace(state, stalls=())
+    elif generation not in state.stalls:
+        state = replace(state, stalls=(*state.stalls, generation)[-STALLS:])
+    blamed = _blamed(ring) if len(state.stalls) == STALLS else []
+    if not blamed:
+        return _replace_ring(state, ring, [], now)
+    last = f" ({'; '.join(state.losses)})" if state.losses else ""
+    why = f"is left out: {STALLS} rings in a row with it broke within their first steps{last}"
+    return _evict(state, blamed, why, now, refused=True)
+
+
+def _blamed(ring: list[Member]) -> list[Member]:
+    """Those without whom the ring worked. If that tells nobody apart, all but the one that is furthest."""
+    proven = [m for m in ring if m.proven]
+    if not 0 < len(proven) < len(ring):
+        proven = sorted(ring, key=_seniority)[:1]
+    return [m for m in ring if m not in proven]
 
 
 def _watch_joining(
@@ -361,8 +403,10 @@ def _patience(state: State, ring: list[Member], suspects: list[Member]) -> float
     return state.options.deadlines.stuck(state.usual_step, alone=alone)
 
 
-def _evict(state: State, members: list[Member], why: str, now: float) -> tuple[State, tuple[Action, ...]]:
-    evictions = tuple(Evict(m.seat.uid, why) for m in members)
+def _evict(
+    state: State, members: list[Member], why: str, now: float, *, refused: bool = False
+) -> tuple[State, tuple[Action, ...]]:
+    evictions = tuple(Evict(m.seat.uid, why, refused) for m in members)
     for member in members:
         state = _lost(state, member.seat.uid, why, now)
     state, actions = _decide(state, now)
@@ -413,6 +457,7 @@ def _publish(
         members={**state.members, **left, **seated},
         broken_since=None,
         entered_since=None,
+        moved=False,
         losses=(),
         waiting_for="",
     )
@@ -446,8 +491,12 @@ def validate(state: State) -> None:
     assert not state.gone & state.members.keys(), "who is gone is no member"
     for member in state.members.values():
         assert not member.joined or member.has_state, "who joined agreed on the model"
+        assert not member.proven or member.has_state, "who made steps holds the model"
         assert not member.expected or member.standing is Standing.RING
+    assert len(state.stalls) < STALLS or len(state.alive()) <= 1, "somebody is to blame by now"
+    assert list(state.stalls) == sorted(set(state.stalls)), "each ring stalls once"
     if plan is None:
+        assert not state.stalls, "no ring, no stall"
         assert all(m.standing in (Standing.PREPARING, Standing.WAITING) for m in state.members.values())
         return
     assert plan.generation <= state.generation, "no plan carries a number that was not seen"

@@ -65,6 +65,8 @@ class Member:
     """Began to connect to the ring of its generation."""
     joined: bool = False
     """Connected, and agreed with all others on the state."""
+    proven: bool = False
+    """Trained in a ring that worked; one that never did may be what is wrong with a ring."""
     draining: bool = False
     expected: bool = False
     """Known from another member's plan after a master restart, not heard yet."""
@@ -111,6 +113,10 @@ class State:
     """When the first member entered the current ring."""
     aborted: int = 0
     """The generation that was told to abort."""
+    moved: bool = False
+    """Somebody left the current ring with enough steps to show that the ring worked."""
+    stalls: tuple[int, ...] = ()
+    """The last generations in a row that broke within their first steps although nobody was lost."""
     losses: tuple[str, ...] = ()
     """Why members of the current plan are gone, for the next plan's reason."""
     waiting_for: str = ""
@@ -279,6 +285,8 @@ class Evict:
 
     uid: str
     reason: str
+    refused: bool = False
+    """Something is wrong with it that another one in its place may have as well."""
 
 
 @dataclass(frozen=True)

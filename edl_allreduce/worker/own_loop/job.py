@@ -24,6 +24,7 @@ from edl_allreduce.spec import ElasticBatch, JobSpec, parse_job
 from edl_allreduce.worker.audit import Diary
 from edl_allreduce.worker.checkpoint import Checkpoints, Course
 from edl_allreduce.worker.engine import Ending, Engine, Settings
+from edl_allreduce.worker.fingerprint import of_script
 from edl_allreduce.worker.launching import FLAGS
 from edl_allreduce.worker.own_loop.member import find_member
 from edl_allreduce.worker.own_loop.state import State, Value
@@ -126,6 +127,8 @@ class ElasticJob:
         self._reducer = Reducer(self._member.ring)
         self._loop = Loop(state, self._handover, self._reducer)
         self._ended = False
+        self._gradients = ""
+        """What the rehearsal averaged."""
         self._draining = 0
         self._handlers: dict[signal.Signals, Any] = {}
 
@@ -167,6 +170,7 @@ class ElasticJob:
         if step.rehearsal:
             alone = Contribution(tensors, loss, records=1, batch=1)
             mean, result = self._reducer(alone, switch=False, stop=False, drain=False)
+            self._gradients = ", ".join(f"{tuple(t.shape)} {t.dtype.name}" for t in tensors)
             return mean, result.loss
         self._handover.say(Brought(tensors, loss))
         answer = self._handover.to_loop.get()
@@ -225,6 +229,7 @@ class ElasticJob:
                 fingerprint=fingerprint,
                 total_steps=self._schedule.steps(spec.global_batch_size),
                 global_batch=spec.global_batch_size,
+                model={**of_script(), "gradients": self._gradients},
             )
         )
         threading.Thread(target=self._run, args=(engine,), name="engine", daemon=True).start()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import traceback
 from dataclasses import dataclass
 from typing import NoReturn
 
+from edl_allreduce.core import stories
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.errors import UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec
+from edl_allreduce.worker import failure
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.engine import ElasticRing, Orders
 from edl_allreduce.worker.launching import connect
@@ -36,6 +37,7 @@ class Member:
     orders: Orders
     ring: ElasticRing
     control: Control | None = None
+    full_traceback: bool = False
 
     @property
     def led(self) -> bool:
@@ -66,14 +68,13 @@ class Member:
         """Tell the master, and end without the exit handlers of native libraries: one may wait for a peer."""
         if self.control is None:
             return
-        story = "".join(traceback.format_exception(error))
-        print(story, file=sys.stderr, flush=True)
-        self.control.send(
-            messages.Failed(isinstance(error, UsageError), f"{type(error).__name__}: {error}", story)
-        )
+        invalid = isinstance(error, UsageError)
+        print(stories.whole(error), file=sys.stderr, flush=True)
+        step = self.control.progress.step
+        self.control.send(failure.report(error, invalid=invalid, step=step, whole=self.full_traceback))
         self.control.close()
         self.control.wait_closed(LAST_WORDS_SECONDS)
-        _end(EXIT_INVALID if isinstance(error, UsageError) else 1)
+        _end(EXIT_INVALID if invalid else 1)
 
 
 def _end(code: int) -> NoReturn:
@@ -102,7 +103,8 @@ def _led(spec: JobSpec) -> Member:
     log.info("worker %d (pid %d, uid %s) on %s; master at %s",
              seat.worker_id, os.getpid(), seat.uid, seat.host, spec.master_addr)  # fmt: skip
     timeout = Deadlines(spec.failure_detection_seconds).collective
-    return Member(control, HorovodRing(control.store.port, interface_of(seat.host), timeout), control)
+    ring = HorovodRing(control.store.port, interface_of(seat.host), timeout)
+    return Member(control, ring, control, spec.full_traceback)
 
 
 def _log(spec: JobSpec, who: str) -> None:
