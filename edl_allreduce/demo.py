@@ -10,10 +10,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from edl_allreduce import clock
+from edl_allreduce import clock, outside
 from edl_allreduce.core.health import Activity
 from edl_allreduce.master.job import Phase, Result
 from edl_allreduce.master.local import LocalJob, configure_logging
@@ -59,7 +58,7 @@ def main() -> int:
         result = asyncio.run(_play(local))
         seconds = clock.now() - began
         if result.phase is not Phase.SUCCEEDED and result.reason != OVER:
-            print(f"{result.phase.value}: {result.reason}", file=sys.stderr)
+            print(f"{result.phase.value}: {outside.story(result.reason)}", file=sys.stderr)
             return 130 if result.phase is Phase.STOPPED else 1
         return report(result, folder, seconds)
 
@@ -120,19 +119,19 @@ async def _whole(local: LocalJob, size: int, after: JobStatus | None = None) -> 
 
 def report(result: Result, folder: Path, seconds: float) -> int:
     """What came of it; the exit code says whether every promise was kept."""
-    console = Console()
+    console = outside.console()
     table = Table(title="What happened, and how long the survivors paused", title_justify="left")
     for column in ("generation", "because", "ring", "pause", "notice", "plan", "join", "sync", "first step"):
         table.add_column(column, justify="left" if column == "because" else "right")
     for generation, reason in result.reasons.items():
         reforms = [r for r in result.reforms if r.generation == generation]
         if not reforms:
-            table.add_row(str(generation), reason)
+            table.add_row(str(generation), outside.line(reason))
             continue
         slowest = max(reforms, key=lambda r: r.pause)
         phases = (slowest.notice, slowest.plan, slowest.join, slowest.sync, slowest.first_step)
         table.add_row(
-            str(generation), reason, str(slowest.size), f"{slowest.pause * 1000:.0f} ms",
+            str(generation), outside.line(reason), str(slowest.size), f"{slowest.pause * 1000:.0f} ms",
             *(f"{phase * 1000:.0f}" for phase in phases),
         )  # fmt: skip
     verdict = audit(str(folder / "audit"))
@@ -142,9 +141,9 @@ def report(result: Result, folder: Path, seconds: float) -> int:
     console.print(
         f"Test accuracy   {correct / count:.1%} ({correct} of {count} digits never seen in training)"
     )
-    console.print(f"Audit           {verdict}", style="green" if verdict.clean else "red")
+    console.print(f"Audit           {outside.line(verdict)}", style="green" if verdict.clean else "red")
     for problem in verdict.problems:
-        console.print(f"  {problem}", style="red")
+        console.print(f"  {outside.line(problem)}", style="red")
     return 0 if verdict.clean else 1
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from threading import Event
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from edl_allreduce import outside
 from edl_allreduce.cli.events import print_new
 from edl_allreduce.cluster.kubernetes.remote import ENDED, ClusterJob, find_job
 from edl_allreduce.errors import ClusterUnreachable, EdlError
@@ -22,7 +23,7 @@ REFRESH_SECONDS = 0.5
 def follow(spec: JobSpec) -> int:
     """Returns what `elasticdl train` should: 0 when the job succeeded."""
     job = find_job(spec.namespace, spec.job_name, force_kubeconfig=spec.force_use_kube_config_file)
-    console = Console()
+    console = outside.console()
     if console.is_terminal:
         with Live(_waiting(job), console=console, auto_refresh=False) as live:
             last = None
@@ -36,17 +37,17 @@ def follow(spec: JobSpec) -> int:
             with suppress(ClusterUnreachable):
                 words = job.absence() if job.running() is None else ""
                 if words not in ("", told):
-                    print(f"{job.name}: {words}", flush=True)
+                    print(f"{job.name}: {outside.line(words)}", flush=True)
                 told = words
                 seen = print_new(job, seen)
         print_new(job, seen)
     result = job.result()
     if result is None:
-        print(f"{job.name}: {job.absence()}")
+        print(f"{job.name}: {outside.line(job.absence())}")
         return 1
-    print(f"{result.phase}: {result.reason}")
+    print(f"{result.phase}: {outside.story(result.reason)}")
     if result.path:
-        print(f"The result is in {result.path}")
+        print(f"The result is in {outside.line(result.path)}")
     return 0 if job.phase() == "Succeeded" else 1
 
 
@@ -79,9 +80,9 @@ def _draw(job: ClusterJob, live: Live) -> RenderableType | None:
             live.update(picture, refresh=True)
             return picture
     except EdlError as error:  # a master that starts or restarts
-        live.update(Text(f"{job.name}: {error}"), refresh=True)
+        live.update(Text(f"{job.name}: {outside.line(error)}"), refresh=True)
     return None
 
 
 def _waiting(job: ClusterJob) -> Text:
-    return Text(f"{job.name}: {job.absence()}")
+    return Text(f"{job.name}: {outside.line(job.absence())}")

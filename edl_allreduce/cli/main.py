@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from edl_allreduce import outside
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec.words import did_you_mean
 
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except EdlError as error:
-        print(f"elasticdl: {error}", file=sys.stderr)
+        print(f"elasticdl: {outside.story(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from edl_allreduce import outside
 from edl_allreduce.cli.jobs import ask, job_parser, meant, while_running
 from edl_allreduce.cluster.registry import KnownJob, known_jobs, running_address
 from edl_allreduce.errors import EdlError, MasterUnreachable
@@ -62,7 +61,7 @@ def watch(job: KnownJob) -> int:
     from edl_allreduce.master.display import render
 
     running_address(job)
-    with Live(render(current(job)), console=Console(), auto_refresh=False) as live:
+    with Live(render(current(job)), console=outside.console(), auto_refresh=False) as live:
         for _ in while_running(job):
             with suppress(MasterUnreachable):  # it restarts, or just ended
                 live.update(render(current(job)), refresh=True)
@@ -74,16 +73,16 @@ def _show(job: KnownJob) -> int:
     from edl_allreduce.master.display import render
 
     status = current(job)
-    Console().print(render(status))
+    outside.console().print(render(status))
     _tell_end(status)
     return 0
 
 
 def _tell_end(status: JobStatus) -> None:
     if status.reason:
-        print(f"{status.phase}: {status.reason}")
+        print(f"{status.phase}: {outside.story(status.reason)}")
     if status.path:
-        print(f"The result is in {status.path}")
+        print(f"The result is in {outside.line(status.path)}")
 
 
 def _json(job: KnownJob, stay: bool) -> int:
@@ -104,9 +103,9 @@ def _list(output: str, namespace: str) -> int:
     for column in ("job", "phase", "step", "of", "workers", "generation"):
         table.add_column(column, justify="left" if column in ("job", "phase") else "right")
     for row in rows:
-        total = str(row.total_steps or "?")
-        table.add_row(row.job_name, row.phase, str(row.step), total, str(row.workers), str(row.generation))
-    Console(file=sys.stdout).print(table)
+        numbers = (row.step, row.total_steps or "?", row.workers, row.generation)
+        table.add_row(outside.name(row.job_name), outside.name(row.phase), *map(str, numbers))
+    outside.console().print(table)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from edl_allreduce import outside
 from edl_allreduce.cli.main import load
 from edl_allreduce.spec import Command, Strategy, parse_job, to_argv
 
@@ -27,7 +28,7 @@ def predict(argv: Sequence[str]) -> int:
 def _run(command: Command, argv: Sequence[str]) -> int:
     parsed = parse_job(command, argv)
     for notice in parsed.notices:
-        print(f"notice: {notice}", file=sys.stderr)
+        print(f"notice: {outside.story(notice)}", file=sys.stderr)
     spec = parsed.spec
     if spec.image_name:
         code = load("edl_allreduce.cluster.submit:submit")(spec)

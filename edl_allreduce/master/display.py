@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from edl_allreduce import outside
 from edl_allreduce.master.job import Job
 from edl_allreduce.rpc.messages import Evaluated, JobStatus, metrics_line
 
@@ -54,7 +55,7 @@ class Nothing:
 
 
 def make_display(job: Job, show: bool) -> LiveTable | Nothing:
-    console = Console()
+    console = outside.console()
     return LiveTable(job, console) if show and console.is_terminal else Nothing()
 
 
@@ -62,7 +63,7 @@ def render(status: JobStatus) -> RenderableType:
     """One picture of the job; also what `elasticdl status` prints."""
     return Panel(
         Group(_headline(status), _progress(status), _workers(status), _events(status)),
-        title=f"[bold]{status.job_name}[/] · {status.phase}",
+        title=Text.assemble((outside.name(status.job_name), "bold"), f" · {outside.name(status.phase)}"),
         title_align="left",
     )
 
@@ -76,9 +77,9 @@ def _headline(status: JobStatus) -> Text:
         f"{status.elapsed:.0f} s"
     )
     if status.metrics:
-        text.append(f"\n{metrics_line(Evaluated(status.metrics_step, status.metrics))}")
+        text.append(f"\n{outside.line(metrics_line(Evaluated(status.metrics_step, status.metrics)))}")
     if status.waiting_for:
-        text.append(f"\nwaiting: {status.waiting_for}", style="yellow")
+        text.append(f"\nwaiting: {outside.line(status.waiting_for)}", style="yellow")
     return text
 
 
@@ -103,10 +104,10 @@ def _workers(status: JobStatus) -> Table:
         table.add_row(
             str(worker.worker_id),
             str(worker.rank) if worker.rank >= 0 else "",
-            Text(state, style=colour),
-            worker.activity,
+            Text(outside.name(state), style=colour),
+            outside.name(worker.activity),
             str(worker.step or ""),
-            str(worker.pid or "") if here else worker.host,
+            str(worker.pid or "") if here else outside.name(worker.host),
         )
     return table
 
@@ -116,6 +117,6 @@ def _events(status: JobStatus) -> Text:
     first = status.events[0].wall if status.events else 0.0
     for event in status.events[-SHOWN_EVENTS:]:
         text.append(f"\n+{event.wall - first:6.1f} s  ", style="dim")
-        text.append(f"{event.kind:<10} ", style=COLOURS.get(event.kind, ""))
-        text.append(event.text.splitlines()[0])
+        text.append(f"{outside.name(event.kind):<10} ", style=COLOURS.get(event.kind, ""))
+        text.append(outside.line(event.text))
     return text

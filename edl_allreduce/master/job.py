@@ -18,7 +18,7 @@ import msgspec
 
 from edl_allreduce import clock
 from edl_allreduce.cluster.base import Cluster, Ended
-from edl_allreduce.core import health, relaunch
+from edl_allreduce.core import health, relaunch, ring_words
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership import machine
 from edl_allreduce.core.membership import types as membership
@@ -333,7 +333,7 @@ class Job:
                     self._step = step
                 self._handle(membership.Joined(uid, generation, step))
             case messages.Out(generation, step, reason):
-                self._handle(membership.Out(uid, generation, step, reason))
+                self._handle(membership.Out(uid, generation, step, self._named(generation, reason)))
             case messages.Done(generation, step, stopped):
                 if not stopped:
                     self._step = step
@@ -393,6 +393,13 @@ class Job:
     def _ring_generation(self) -> int:
         plan = self._state.plan
         return plan.generation if plan is not None else 0
+
+    def _named(self, generation: int, reason: str) -> str:
+        """A rank is a place in one ring; people know the worker."""
+        plan = self._state.plan
+        if plan is None or plan.generation != generation:
+            return reason
+        return ring_words.with_workers(reason, [seat.worker_id for seat in plan.members])
 
     def _evaluated(self, message: messages.Evaluated) -> None:
         """Every rank reports, and a step may be evaluated again after a re-form: the first report counts."""

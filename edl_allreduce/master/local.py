@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from edl_allreduce import clock
+from edl_allreduce import clock, outside
 from edl_allreduce.cluster.base import Cluster
 from edl_allreduce.cluster.local import LocalCluster
 from edl_allreduce.cluster.manual import ManualCluster
@@ -40,9 +40,10 @@ def run_local_job(spec: JobSpec, argv: list[str]) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     configure_logging(spec, directory / "master.log", to_terminal=not sys.stdout.isatty())
     result = asyncio.run(LocalJob(spec).run())
-    print(f"{result.phase.value}: {result.reason}", file=sys.stderr if result.phase is Phase.FAILED else None)
+    end = f"{result.phase.value}: {outside.story(result.reason)}"
+    print(end, file=sys.stderr if result.phase is Phase.FAILED else None)
     if result.path:
-        print(f"{what_is_written(spec)} in {result.path}")
+        print(f"{what_is_written(spec)} in {outside.line(result.path)}")
     return exit_code(result)
 
 
@@ -180,9 +181,7 @@ def configure_logging(spec: JobSpec, path: Path, *, to_terminal: bool) -> None:
     handlers: list[logging.Handler] = [logging.FileHandler(path)]
     if to_terminal:
         handlers.append(logging.StreamHandler(sys.stdout))
-    logging.basicConfig(
-        level=str(spec.log_level),
-        format="%(asctime)s %(levelname)s [master] %(message)s",
-        handlers=handlers,
-        force=True,
-    )
+    formatter = outside.LogFormatter("%(asctime)s %(levelname)s [master] %(message)s")
+    for handler in handlers:
+        handler.setFormatter(formatter)
+    logging.basicConfig(level=str(spec.log_level), handlers=handlers, force=True)
