@@ -117,12 +117,14 @@ async def _whole(local: LocalJob, size: int, after: JobStatus | None = None) -> 
             return status
 
 
-def report(result: Result, folder: Path, seconds: float) -> int:
-    """What came of it; the exit code says whether every promise was kept."""
-    console = outside.console()
+def what_happened(result: Result) -> Table:
+    """Every generation with its reason and its pause."""
     table = Table(title="What happened, and how long the survivors paused", title_justify="left")
     for column in ("generation", "because", "ring", "pause", "notice", "plan", "join", "sync", "first step"):
-        table.add_column(column, justify="left" if column == "because" else "right")
+        if column == "because":
+            table.add_column(column, min_width=30)
+        else:
+            table.add_column(column, justify="right")
     for generation, reason in result.reasons.items():
         reforms = [r for r in result.reforms if r.generation == generation]
         if not reforms:
@@ -134,9 +136,15 @@ def report(result: Result, folder: Path, seconds: float) -> int:
             str(generation), outside.line(reason), str(slowest.size), f"{slowest.pause * 1000:.0f} ms",
             *(f"{phase * 1000:.0f}" for phase in phases),
         )  # fmt: skip
+    return table
+
+
+def report(result: Result, folder: Path, seconds: float) -> int:
+    """What came of it; the exit code says whether every promise was kept."""
+    console = outside.console()
     verdict = audit(str(folder / "audit"))
     correct, count = test_accuracy(folder)
-    console.print(table)
+    console.print(what_happened(result))
     console.print(f"Steps           {result.step} in {seconds:.0f} s, none lost")
     console.print(
         f"Test accuracy   {correct / count:.1%} ({correct} of {count} digits never seen in training)"

@@ -8,6 +8,7 @@ that square brackets are brackets and never rich's markup.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from typing import IO, TYPE_CHECKING, Final
 
@@ -20,6 +21,9 @@ NAME: Final = 120
 """Characters of a name in a table."""
 STORY: Final = 20_000
 """Characters of a text of many lines, such as a traceback."""
+
+LOG_WIDTH: Final = 120
+"""Columns of a table in a file or a pipe, which have no width of their own."""
 
 _LINE_BREAKS: Final = re.compile(r"\r\n|[\n\r]")
 
@@ -52,7 +56,10 @@ def console(file: IO[str] | None = None) -> Console:
     """Where a string is printed as it is: no markup, no emoji codes, no guessed colours."""
     from rich.console import Console  # only who draws needs it
 
-    return Console(file=file, markup=False, emoji=False, highlight=False)
+    made = Console(file=file, markup=False, emoji=False, highlight=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = LOG_WIDTH
+    return made
 
 
 class LogFormatter(logging.Formatter):

@@ -233,9 +233,8 @@ def service(replicas: int = 5) -> dict[str, object]:
     }
 
 
-def report(directory: Path, events: list[EventRecord]) -> int:
-    """The rings with their reasons and pauses, and what became of the steps and records."""
-    console = outside.console()
+def what_happened(events: list[EventRecord]) -> Table:
+    """The rings with their reasons and pauses."""
     table = Table(title="What happened, and how long the survivors paused", title_justify="left")
     for column in ("ring", "workers", "because", "pause"):
         table.add_column(column, justify="right" if column in ("ring", "pause") else "left")
@@ -243,7 +242,13 @@ def report(directory: Path, events: list[EventRecord]) -> int:
         pauses = _found(rf"worker \d+ goes on in generation {number} after ([\d.]+) s", events)
         pause = max((float(seconds) for (seconds,) in pauses), default=None)
         table.add_row(number, workers, outside.line(reason), "" if pause is None else f"{pause:.2f} s")
-    console.print(table)
+    return table
+
+
+def report(directory: Path, events: list[EventRecord]) -> int:
+    """What became of the rings, the steps and the records."""
+    console = outside.console()
+    console.print(what_happened(events))
     verdict = audit(str(directory / "audit"))
     console.print(f"Audit: {outside.line(verdict)}", style="green" if verdict.clean else "red")
     return 0 if verdict.clean else 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from edl_allreduce import outside
-from edl_allreduce.cli.jobs import job_parser, meant
+from edl_allreduce.cli.asking import job_parser, meant
 from edl_allreduce.cluster.registry import LocalJobFiles
 from edl_allreduce.core.audit import Verdict
 from edl_allreduce.errors import UsageError

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from edl_allreduce import outside
-from edl_allreduce.cli.jobs import job_parser, meant, while_running
+from edl_allreduce.cli.asking import job_parser, meant, while_running
 from edl_allreduce.cluster.registry import KnownJob
 from edl_allreduce.rpc.messages import EventRecord
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from edl_allreduce import outside
-from edl_allreduce.cli.jobs import ask, job_parser, meant
+from edl_allreduce.cli.asking import ask, job_parser, meant
 
 ABOUT = """\
 Print where the ring's members are, one line `host:slots` per machine: what a host discovery script of

@@ -6,7 +6,7 @@ import os
 from threading import Event
 
 from edl_allreduce import outside
-from edl_allreduce.cli.jobs import POLL_SECONDS, ask, job_parser, meant, while_running
+from edl_allreduce.cli.asking import POLL_SECONDS, ask, job_parser, meant, while_running
 from edl_allreduce.cluster.registry import process_ticks, running_address
 from edl_allreduce.errors import JobFailed
 from edl_allreduce.rpc.messages import StopJob

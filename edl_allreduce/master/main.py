@@ -12,7 +12,7 @@ import sys
 from edl_allreduce import outside
 from edl_allreduce.errors import EdlError
 from edl_allreduce.master.local import run_local_job
-from edl_allreduce.spec import job_directory, parse_job, to_argv
+from edl_allreduce.spec import job_directory, parse_job
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
                 f"{job_directory(spec) / 'job.json'}",
                 flush=True,
             )
-        return run_local_job(spec, to_argv(spec, "master"))
+        return run_local_job(spec)
     except EdlError as error:
         print(f"elasticdl master: {outside.story(error)}", file=sys.stderr)
         return error.exit_code

@@ -6,10 +6,13 @@ kernel closes it when the process dies.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core.progress import Length
 
 PROTOCOL = 2
 """Grows when master and worker of two versions could not understand each other."""
@@ -48,6 +51,8 @@ class Ready(_Message, frozen=True):
     global_batch: int
     records: int = 0
     """Size of the data, where work is pulled."""
+    length: Length | None = None
+    """Of a training."""
 
 
 class Pulse(_Message, frozen=True):
@@ -108,6 +113,9 @@ class Done(_Message, frozen=True):
     generation: int
     step: int
     stopped: bool
+    position: int = 0
+    loss: float = math.nan
+    """Of the very last step; heartbeats are older."""
 
 
 class Draining(_Message, frozen=True):
@@ -300,6 +308,19 @@ class EventRecord(msgspec.Struct, frozen=True):
     text: str
 
 
+class Tally(msgspec.Struct, frozen=True):
+    """What this run of the job did so far."""
+
+    steps: int = 0
+    records: int = 0
+    trained: float = 0.0
+    """Seconds in which a ring stood."""
+    pauses: list[float] = []
+    """Seconds for which the survivors of each re-form stood still; the slowest of them counts."""
+    losses: int = 0
+    """Members of a ring that were lost without having been asked to leave."""
+
+
 class JobStatus(msgspec.Struct, frozen=True):
     """The job as the master sees it."""
 
@@ -327,6 +348,15 @@ class JobStatus(msgspec.Struct, frozen=True):
     """Where the result was written."""
     flags: list[str] = []
     """Of the job, as workers read them; one started by hand takes from here what it was not told."""
+    counts: str = "step"
+    """What `step` and `total_steps` count; tasks where work is pulled."""
+    position: int = 0
+    """Records that were used so far, counted over all epochs and runs."""
+    length: Length | None = None
+    """Of a training, once a worker opened its data."""
+    tally: Tally = Tally()
+    audit: str = ""
+    """The verdict on a job that is over, where it was given --audit_dir."""
 
 
 def metrics_line(message: Evaluated) -> str:

@@ -48,7 +48,7 @@ WORDS = {
     f"2 root error(s) found.\n  (0) UNKNOWN: {SHUT_DOWN} Cause: {PAIR}:598] Connection closed by peer "
     "[127.0.0.1]:5 (rank 1)\n\t [[{{node HorovodGroupedAllreduce}}]]\n0 successful operations.":
         "lost the connection to rank 1: it was closed there",
-    f"Graph execution error:\n\nDetected at node HorovodAllgather\n  (0) UNKNOWN: {PAIR}:598] Connection closed by "
+    f"Graph execution error:\n\nat node X\n  (0) UNKNOWN: {PAIR}:598] Connection closed by "
     "peer [127.0.0.1]:5 (rank 1)\n":
         "lost the connection to rank 1: it was closed there",
     "something that no version said before": "something that no version said before",

@@ -221,6 +221,7 @@ class ElasticJob:
                 fingerprint=fingerprint,
                 total_steps=self._schedule.steps(spec.global_batch_size),
                 global_batch=spec.global_batch_size,
+                length=engine.settings.length(self._schedule),
             )
         )
         threading.Thread(target=self._run, args=(engine,), name="engine", daemon=True).start()
