@@ -7,7 +7,6 @@ that square brackets are brackets and never rich's markup.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from typing import IO, TYPE_CHECKING, Final
@@ -60,13 +59,6 @@ def console(file: IO[str] | None = None) -> Console:
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = LOG_WIDTH
     return made
-
-
-class LogFormatter(logging.Formatter):
-    """Log lines hold what workers and users said."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return story(super().format(record))
 
 
 def _visible(text: str) -> str:

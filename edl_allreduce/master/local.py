@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from edl_allreduce import clock, outside
+from edl_allreduce import clock, logs, outside
 from edl_allreduce.cluster.base import Cluster
 from edl_allreduce.cluster.local import LocalCluster
 from edl_allreduce.cluster.manual import ManualCluster
@@ -44,9 +44,6 @@ TOKEN = "EDL_JOB_TOKEN"
 INTERRUPTED = 130
 LOOPBACK = "127.0.0.1"
 ANY = "0.0.0.0"
-ONLY_FILES = {"only_files": True}
-"""Marks what is in the logs beside the terminal, where it is printed in a better form."""
-
 Judge = Callable[[str], str]
 """Gives the verdict of the audit on a directory, in words."""
 
@@ -61,7 +58,7 @@ def run_local_job(spec: JobSpec, judge: Judge | None = None) -> int:
         configure_logging(spec, directory / MASTER_LOG, to_terminal=not can_draw(outside.console()))
         job = LocalJob(spec, judge=judge, streams=streams)
         result = asyncio.run(job.run())
-        _tell_end(spec, result, job.final)
+        _tell_end(spec, result, job)
     return exit_code(result)
 
 
@@ -69,14 +66,15 @@ def _nobody_reads(why: str) -> None:
     log.warning("nobody reads what is printed any more (%s); this log goes on", why)
 
 
-def _tell_end(spec: JobSpec, result: Result, status: JobStatus) -> None:
-    failed = result.phase is Phase.FAILED
+def _tell_end(spec: JobSpec, result: Result, job: LocalJob) -> None:
+    failed, status = result.phase is Phase.FAILED, job.final
     end = f"{result.phase.value}: {outside.story(result.reason)}"
-    lines = report.summary(status, _places(spec)) if status.step or not failed else []
+    places = {**_places(spec), "Notice": job.trouble}
+    lines = report.summary(status, places) if status.step or not failed else []
     if result.path:
         lines.append(f"{what_is_written(spec)} in {outside.line(result.path)}")
     for line in [end, *lines]:
-        log.info("%s", line, extra=ONLY_FILES)
+        log.info("%s", line, extra=logs.ONLY_FILES)
     for line in lines if failed else [end, *lines]:
         print(line)
     if failed:  # last, where people look first
@@ -121,7 +119,8 @@ class LocalJob:
         self._judge = judge
         self._streams = streams
         self._interrupts = 0
-        self._files_fail = False
+        self.trouble = ""
+        """What happened to the job's own files."""
         self.job: Job
         self.final: JobStatus
         """How it ended."""
@@ -167,12 +166,12 @@ class LocalJob:
         try:
             write()
         except OSError as error:
-            if not self._files_fail:
-                self._files_fail = True
-                log.error(
-                    "%s can no longer be written (%s): the job goes on, but `elasticdl status` and "
-                    "`elasticdl events` will not know all of it", self.directory, error.strerror,
-                )  # fmt: skip
+            if not self.trouble:
+                self.trouble = (
+                    f"{self.directory} can no longer be written ({error.strerror}); `elasticdl status` and "
+                    "`elasticdl events` will not know everything"
+                )
+                self.job.note("notice", self.trouble)
 
     def _audit(self) -> str:
         if self._judge is None or not self.spec.audit_dir:
@@ -277,27 +276,8 @@ def options_of(spec: JobSpec) -> JobOptions:
     )
 
 
-class _LogFile(logging.FileHandler):
-    """A log that must not disturb the job: what a full disk does not take is lost."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Nobody is there to be told."""
-
-
 def configure_logging(spec: JobSpec, path: Path, *, to_terminal: bool) -> None:
     """The master's log goes to a file, to --log_file_path, and to the terminal where no table is drawn."""
-    handlers: list[logging.Handler] = []
-    for place in filter(None, (str(path), spec.log_file_path)):
-        try:
-            handlers.append(_LogFile(place, encoding="utf-8", errors="backslashreplace"))
-        except OSError as error:
-            flag = "--log_file_path" if place == spec.log_file_path else "--job_dir"
-            raise UsageError(f"{place} cannot be written: {error.strerror}. Choose another {flag}.") from None
-    if to_terminal:
-        terminal = logging.StreamHandler(sys.stdout)
-        terminal.addFilter(lambda record: not getattr(record, "only_files", False))
-        handlers.append(terminal)
-    formatter = outside.LogFormatter("%(asctime)s %(levelname)s [master] %(message)s")
-    for handler in handlers:
-        handler.setFormatter(formatter)
-    logging.basicConfig(level=str(spec.log_level), handlers=handlers, force=True)
+    files = {"--job_dir": str(path), "--log_file_path": spec.log_file_path}
+    form = "%(asctime)s %(levelname)s [master] %(message)s"
+    logs.configure(str(spec.log_level), form, files=files, to_terminal=to_terminal)

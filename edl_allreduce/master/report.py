@@ -13,7 +13,7 @@ from edl_allreduce.rpc.messages import JobStatus
 
 EVERY_SECONDS = 10.0
 """Between two lines of progress in a log."""
-EPOCH_SECONDS = 2.0
+EPOCH_SECONDS = 5.0
 """A new epoch is worth a line, but short epochs must not flood a log."""
 STILL_SECONDS = 60.0
 """A job that stands still says so now and then."""

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from edl_allreduce import demo, outside
+from edl_allreduce import demo, logs, outside
 from edl_allreduce.cli import events as events_command
 from edl_allreduce.cli import main as cli
 from edl_allreduce.cli import status as status_command
@@ -84,7 +84,7 @@ def test_a_console_prints_brackets_as_brackets(text):
 @every_hostile_text
 def test_a_log_line_is_harmless(text):
     record = logging.LogRecord("x", logging.INFO, "f", 1, "%s: %s", ("note", text), None)
-    harmless(outside.LogFormatter("%(message)s").format(record).replace("\t", " "))
+    harmless(logs.Formatter("%(message)s").format(record).replace("\t", " "))
 
 
 # -------------------------------------------------------------------------- every table, line and report
