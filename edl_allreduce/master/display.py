@@ -84,15 +84,9 @@ def render(status: JobStatus) -> RenderableType:
 
 
 def _headline(status: JobStatus) -> Text:
-    ring = sum(w.rank >= 0 for w in status.workers)
     mean = "mean " if status.phase in report.OVER else ""
     parts = [
-        f"ring {ring} of {status.wanted or 'any'} (min {status.minimum}), generation {status.generation}"
-        if status.counts == "step"
-        else f"workers {len(status.workers)} of {status.wanted or 'any'}",
-        f"loss {report.number(status.loss) if status.loss == status.loss else '-'}"
-        if status.counts == "step"
-        else "",
+        *(_ring_and_loss(status) if status.counts == "step" else _crew(status)),
         f"{mean}{status.steps_per_second:.1f} steps/s" if status.steps_per_second else "",
         f"{mean}{status.records_per_second:,.0f} records/s" if status.records_per_second else "",
         duration(status.elapsed),
@@ -105,6 +99,20 @@ def _headline(status: JobStatus) -> Text:
     return text
 
 
+def _ring_and_loss(status: JobStatus) -> list[str]:
+    ring = sum(w.rank >= 0 for w in status.workers)
+    return [
+        f"ring {ring} of {status.wanted or 'any'} (min {status.minimum}), generation {status.generation}",
+        f"loss {report.number(status.loss) if status.loss == status.loss else '-'}",
+    ]
+
+
+def _crew(status: JobStatus) -> list[str]:
+    """Who works where no ring is needed; nobody is left when it is over."""
+    over = status.phase in report.OVER
+    return [] if over else [f"workers {len(status.workers)} of {status.wanted or 'any'}"]
+
+
 def _progress(status: JobStatus) -> RenderableType:
     total = max(1, status.total_steps)
     bar = Table.grid(padding=(0, 1))
@@ -114,9 +122,11 @@ def _progress(status: JobStatus) -> RenderableType:
     return bar
 
 
-def _workers(status: JobStatus) -> Table:
+def _workers(status: JobStatus) -> RenderableType:
     """One row for each. Steps are not shown: all members make the same one at the same time, and what is
     known of each is as old as its heartbeat."""
+    if not status.workers:
+        return Text()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     here = any(worker.pid for worker in status.workers)
     pulled = status.counts == "task"
