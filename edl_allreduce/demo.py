@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from edl_allreduce import clock, outside
 from edl_allreduce.core.health import Activity
+from edl_allreduce.master.display import can_draw
 from edl_allreduce.master.job import Phase, Result
 from edl_allreduce.master.local import LocalJob, configure_logging
 from edl_allreduce.rpc.messages import JobStatus
@@ -22,7 +24,7 @@ from edl_allreduce.worker.audit import audit
 
 WORKERS = 3
 MINIBATCH = 32
-EPOCHS = 2000
+EPOCHS = 20_000
 """More than needed: the demo ends when everything has happened."""
 TEST_RECORDS = 360
 LOOK_SECONDS = 0.1
@@ -47,11 +49,12 @@ def main() -> int:
             "--model_def=digits.cnn.custom_model", f"--training_data={folder / 'train'}",
             f"--num_workers={WORKERS}", f"--minibatch_size={MINIBATCH}", f"--num_epochs={EPOCHS}",
             f"--audit_dir={folder / 'audit'}", f"--output={folder / 'model'}",
-            "--failure_detection_seconds=5", "--cool_down_seconds=20",
+            # What dies here is noticed at once; a busy machine is no failure.
+            "--failure_detection_seconds=20", "--cool_down_seconds=20",
         ]  # fmt: skip
         spec = parse_job("train", argv).spec
         (folder / "job").mkdir()
-        configure_logging(spec, folder / "job" / "master.log", to_terminal=not sys.stdout.isatty())
+        configure_logging(spec, folder / "job" / "master.log", to_terminal=not can_draw(outside.console()))
         print("elasticdl train " + " ".join(argv))
         began = clock.now()
         local = LocalJob(spec)
@@ -78,21 +81,26 @@ def write_digits(folder: Path) -> None:
 async def _play(local: LocalJob) -> Result:
     disturbance = asyncio.create_task(_disturb(local))
     try:
-        return await local.run()
+        result = await local.run()
     finally:
         disturbance.cancel()
+    with suppress(asyncio.CancelledError):
+        await disturbance  # raises what went wrong with it
+    return result
 
 
 async def _disturb(local: LocalJob) -> None:
     """Kill one, drain one, add one; each time wait until the ring is whole again."""
     status = await _whole(local, WORKERS)
-    os.kill(_pid_of_rank(status, 1), signal.SIGKILL)
-    status = await _whole(local, WORKERS, after=status)
-    os.kill(_pid_of_rank(status, 0), signal.SIGTERM)
-    status = await _whole(local, WORKERS, after=status)
-    local.job.scale(WORKERS + 1)
-    await _whole(local, WORKERS + 1, after=status)
-    local.job.stop(OVER)
+    try:
+        os.kill(_pid_of_rank(status, 1), signal.SIGKILL)
+        status = await _whole(local, WORKERS, after=status)
+        os.kill(_pid_of_rank(status, 0), signal.SIGTERM)
+        status = await _whole(local, WORKERS, after=status)
+        local.job.scale(WORKERS + 1)
+        await _whole(local, WORKERS + 1, after=status)
+    finally:
+        local.job.stop(OVER)
 
 
 def _pid_of_rank(status: JobStatus, rank: int) -> int:

@@ -10,11 +10,13 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from edl_allreduce import outside
+from edl_allreduce import clock, outside
 from edl_allreduce.cli.events import print_new
 from edl_allreduce.cluster.kubernetes.remote import ENDED, ClusterJob, find_job
 from edl_allreduce.errors import ClusterUnreachable, EdlError
-from edl_allreduce.rpc.messages import Ask
+from edl_allreduce.master.display import can_draw
+from edl_allreduce.master.report import Told, next_line
+from edl_allreduce.rpc.messages import Ask, JobStatus
 from edl_allreduce.spec import JobSpec
 
 REFRESH_SECONDS = 0.5
@@ -24,7 +26,7 @@ def follow(spec: JobSpec) -> int:
     """Returns what `elasticdl train` should: 0 when the job succeeded."""
     job = find_job(spec.namespace, spec.job_name, force_kubeconfig=spec.force_use_kube_config_file)
     console = outside.console()
-    if console.is_terminal:
+    if can_draw(console):
         with Live(_waiting(job), console=console, auto_refresh=False) as live:
             last = None
             for _ in _until_over(job):
@@ -32,14 +34,19 @@ def follow(spec: JobSpec) -> int:
             if last is not None:  # in the place of "no answer": the master has just ended
                 live.update(last, refresh=True)
     else:  # a log that is read later: what happened, line by line
-        seen, told = 0, ""
+        seen, absence, told = 0, "", Told()
         for _ in _until_over(job):
             with suppress(ClusterUnreachable):
                 words = job.absence() if job.running() is None else ""
-                if words not in ("", told):
+                if words not in ("", absence):
                     print(f"{job.name}: {outside.line(words)}", flush=True)
-                told = words
+                absence = words
                 seen = print_new(job, seen)
+            with suppress(EdlError):  # a master that starts or restarts
+                status = _ask(job)
+                told, line = next_line(told, status, clock.now()) if status is not None else (told, "")
+                if line:
+                    print(line, flush=True)
         print_new(job, seen)
     result = job.result()
     if result is None:
@@ -68,20 +75,28 @@ def _over(job: ClusterJob) -> bool:
 def _draw(job: ClusterJob, live: Live) -> RenderableType | None:
     """Returns the picture of a job whose master answered."""
     from edl_allreduce.master.display import render
-    from edl_allreduce.rpc.client import command
 
     try:
-        address = job.running()
-        if address is None:
+        said = _ask(job)
+        if said is None:
             live.update(_waiting(job), refresh=True)
         else:
-            said = command(address.address, address.token, Ask(), certificate=address.certificate)
             picture = render(said)
             live.update(picture, refresh=True)
             return picture
     except EdlError as error:  # a master that starts or restarts
         live.update(Text(f"{job.name}: {outside.line(error)}"), refresh=True)
     return None
+
+
+def _ask(job: ClusterJob) -> JobStatus | None:
+    """None while there is no master to ask."""
+    from edl_allreduce.rpc.client import command
+
+    address = job.running()
+    if address is None:
+        return None
+    return command(address.address, address.token, Ask(), certificate=address.certificate)
 
 
 def _waiting(job: ClusterJob) -> Text:
