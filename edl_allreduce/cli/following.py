@@ -14,7 +14,7 @@ from edl_allreduce import clock, outside
 from edl_allreduce.cli.events import print_new
 from edl_allreduce.cluster.kubernetes.remote import ENDED, ClusterJob, find_job
 from edl_allreduce.errors import ClusterUnreachable, EdlError
-from edl_allreduce.master.display import can_draw
+from edl_allreduce.master.display import can_draw, render
 from edl_allreduce.master.report import Told, next_line
 from edl_allreduce.rpc.messages import Ask, JobStatus
 from edl_allreduce.spec import JobSpec
@@ -74,8 +74,6 @@ def _over(job: ClusterJob) -> bool:
 
 def _draw(job: ClusterJob, live: Live) -> RenderableType | None:
     """Returns the picture of a job whose master answered."""
-    from edl_allreduce.master.display import render
-
     try:
         said = _ask(job)
         if said is None:

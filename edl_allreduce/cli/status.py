@@ -80,9 +80,12 @@ def watch(job: KnownJob) -> int:
 
 def _watch_lines(job: KnownJob) -> None:
     """For a pipe or a log: how far the job is, at once and then now and then, and what happens to it."""
-    from edl_allreduce.master.report import Told, next_line
+    from edl_allreduce.master.report import Told, next_line, progress_line
 
-    told, seen = Told(), max((event.serial for event in job.events()), default=0)
+    seen = max((event.serial for event in job.events()), default=0)
+    first = current(job)
+    print(f"{outside.name(job.name)}: {first.phase}: {progress_line(first)}", flush=True)
+    told = Told(clock.now(), first.step)
     for _ in while_running(job):
         seen = print_new(job, seen)
         with suppress(MasterUnreachable):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +45,7 @@ def _run(command: Command, argv: Sequence[str]) -> int:
             raise UsageError("--detach needs a master; leave --distribution_strategy=Local out.")
         return load("edl_allreduce.worker.single:run_single")(spec)
     if spec.detach:
-        return _detach(dataclasses.replace(spec, detach=False), command)
+        return _detach(spec, command)
     return load("edl_allreduce.master.local:run_local_job")(spec, _judge)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ START_SECONDS = 60.0
 
 def start(spec: JobSpec, command: Command = Command.TRAIN) -> tuple[LocalJobFiles, subprocess.Popen[bytes]]:
     """Start the job; returns when its master listens, raises what it said when it does not."""
+    spec = dataclasses.replace(spec, detach=False)
     files = LocalJobFiles(job_directory(spec))
     files.make_room()
     if files.running() is not None:
