@@ -26,6 +26,7 @@ from typing import Protocol
 
 import msgspec
 
+from edl_allreduce import outside
 from edl_allreduce.errors import JobFailed, UsageError
 from edl_allreduce.rpc.messages import EventRecord, JobStatus
 from edl_allreduce.spec import Command, JobType, parse_job, to_argv
@@ -153,10 +154,14 @@ class LocalJobFiles:
         if not spec.checkpoint_dir:
             return f"It was started without --checkpoint_dir. To begin again:{type_this}"
         found = newest_checkpoint(Path(address.cwd) / spec.checkpoint_dir)
+        orphans = (
+            f"Workers that still live train on for {spec.master_grace_seconds:.0f} s and write a checkpoint "
+            "before they end."
+        )
         if found is None:
-            return f"{spec.checkpoint_dir} holds no checkpoint yet. To begin again:{type_this}"
+            return f"{spec.checkpoint_dir} holds no checkpoint yet. {orphans} To begin again:{type_this}"
         step, path = found
-        return f"A checkpoint of step {step} is in {path}. To go on from there:{type_this}"
+        return f"A checkpoint of step {step} is in {path}. {orphans} To go on from there:{type_this}"
 
     def make_room(self) -> None:
         """See that a job can keep its files here, before anything begins."""
@@ -245,7 +250,7 @@ def running_address(job: KnownJob) -> Address:
         return address
     result = job.result()
     if result is not None:
-        raise JobFailed(f"job {job.name} is over: {result.phase}, {result.reason}")
+        raise JobFailed(f"job {job.name} is over: {result.phase}, {outside.line(result.reason)}")
     raise JobFailed(f"job {job.name} does not run: {job.absence()}")
 
 

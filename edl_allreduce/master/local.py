@@ -201,9 +201,9 @@ class LocalJob:
 
     def _hung_up(self, display: Display) -> None:
         """The terminal was closed. Who wants the job to end says so with Ctrl-C or `elasticdl stop`."""
-        if any(stream.isatty() for stream in self._streams):
-            display.give_up_table()
-            for stream in self._streams:
+        display.give_up_table()
+        for stream in self._streams:
+            if stream.isatty():  # a file goes on
                 stream.give_up()
         log.info("the terminal was closed; the job goes on, and this log with it")
 
