@@ -115,10 +115,13 @@ def _crew(status: JobStatus) -> list[str]:
 
 def _progress(status: JobStatus) -> RenderableType:
     total = max(1, status.total_steps)
-    bar = Table.grid(padding=(0, 1))
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(no_wrap=True)
+    bar.add_column(ratio=1)  # the bar gives way
+    bar.add_column(no_wrap=True)
     first, *rest = report.place(status)
     after = "   ".join(part for part in (*rest, report.time_left(status)) if part)
-    bar.add_row(first, ProgressBar(total=total, completed=min(status.step, total), width=40), after)
+    bar.add_row(first, ProgressBar(total=total, completed=min(status.step, total)), after)
     return bar
 
 

@@ -8,7 +8,11 @@ import sys
 
 import pytest
 
+from edl_allreduce.cluster.registry import LocalJobFiles
+from edl_allreduce.master.local import LocalJob
 from edl_allreduce.master.outlet import Outlet
+from edl_allreduce.spec import parse_job
+from tests.terminal.statuses import status
 
 NOT_UTF8 = {**os.environ, "LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 
@@ -46,6 +50,37 @@ def test_what_is_read_arrives():
     out.flush()
     assert os.read(reader, 100).decode() == "Grüße\n"
     os.close(reader)
+
+
+class Noting:
+    """As much of a master as can be told something."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note(self, kind: str, text: str) -> None:
+        self.told.append(text)
+
+
+def test_a_job_directory_that_can_no_longer_be_written_is_told_once_and_ends_nothing(tmp_path):
+    flags = ["--job_name=x", "--model_def=a.b.c", "--training_data=d", f"--job_dir={tmp_path / 'job'}"]
+    local = LocalJob(parse_job("train", flags).spec, show=False)
+    local.job = noting = Noting()  # type: ignore[assignment]
+    for _ in range(2):
+        local._keep(lambda: LocalJobFiles(tmp_path / "job").write_result(status()))
+    assert len(noting.told) == 1 and "No such file or directory" in noting.told[0]
+    assert local.trouble == noting.told[0], "the summary says it again"
+
+
+def test_a_log_on_a_full_disk_is_lost_without_a_word():
+    program = (
+        "import logging; from edl_allreduce import logs\n"
+        "logs.configure('INFO', '%(message)s', files={'--log_file_path': '/dev/full'}, to_terminal=True)\n"
+        "for _ in range(2000): logging.info('a line that fills the disk')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 2000
 
 
 # ----------------------------------------------------------------------------------- whole small commands
