@@ -11,7 +11,7 @@ import logging
 import math
 import statistics
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -475,6 +475,7 @@ class Job:
                 self._evict(uid, Cause.STUCK if seated else Cause.SILENT, reason)
             case membership.Finish(uids, step):
                 self._phase = Phase.FINISHING
+                self._place = replace(self._place, step=step)  # a new master heard of no step before
                 self._trained = self._trained.turn(False, clock.now())
                 how = "stopped" if self._stopping else "is complete"
                 self._tell("finish", f"training {how} after {step} steps")
