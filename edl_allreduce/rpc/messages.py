@@ -7,6 +7,7 @@ kernel closes it when the process dies.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
@@ -366,7 +367,27 @@ def metrics_line(message: Evaluated) -> str:
 
 
 _encoder = msgspec.msgpack.Encoder()
-encode = _encoder.encode
+
+
+def encode(message: object) -> bytes:
+    """A name of a file may be no UTF-8, and with it an exception that names it: that part is escaped."""
+    try:
+        return _encoder.encode(message)
+    except UnicodeEncodeError:
+        return _encoder.encode(_escaped(msgspec.to_builtins(message, builtin_types=(bytes,))))
+
+
+def _escaped(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case list():
+            return [_escaped(part) for part in value]
+        case dict():
+            return {_escaped(key): _escaped(part) for key, part in value.items()}
+    return value
+
+
 decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
 decode_from_master = msgspec.msgpack.Decoder(FromMaster).decode
 decode_command = msgspec.msgpack.Decoder(Command).decode

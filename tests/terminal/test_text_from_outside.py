@@ -11,6 +11,7 @@ from edl_allreduce import demo, logs, outside
 from edl_allreduce.cli import events as events_command
 from edl_allreduce.cli import main as cli
 from edl_allreduce.cli import status as status_command
+from edl_allreduce.core.membership.types import Seat
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master import report
 from edl_allreduce.master.display import render
@@ -131,6 +132,16 @@ def test_status_events_and_list_show_it(text, capsys, monkeypatch):
     monkeypatch.setattr(status_command, "_all", lambda _: [job])
     status_command.list_jobs("table")
     harmless(capsys.readouterr().out)
+
+
+@every_hostile_text
+def test_it_travels_from_worker_to_master(text):
+    seat = messages.Hello(Seat("uid", 1, text), messages.PROTOCOL, text)
+    for message in (seat, messages.Failed(True, text, text), messages.Evaluated(1, {text: 1.0}),
+                    messages.KvSet(1, text, b"\xff\x00")):  # fmt: skip
+        heard = messages.decode_from_worker(messages.encode(message))
+        assert type(heard) is type(message)
+    assert isinstance(heard, messages.KvSet) and heard.value == b"\xff\x00"
 
 
 @every_hostile_text
