@@ -13,26 +13,24 @@ The job runs in processes of its own: it goes on when the notebook's kernel ends
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from edl_allreduce import clock
-from edl_allreduce.cluster.registry import EVENTS, LocalJobFiles, find_job, running_address
+from edl_allreduce.cluster.detached import start
+from edl_allreduce.cluster.registry import LocalJobFiles, find_job, running_address
 from edl_allreduce.errors import JobFailed, UsageError
 from edl_allreduce.rpc.client import command
 from edl_allreduce.rpc.messages import Ask, Command, EventRecord, JobStatus, Scale, StopJob
-from edl_allreduce.spec import JobSpec, job_directory, parse_job, to_argv
+from edl_allreduce.spec import JobSpec, parse_job, to_argv
 
 __all__ = ["EventRecord", "Job", "JobFailed", "Status", "attach", "submit"]
 
 Status = JobStatus
 POLL_SECONDS = 0.1
-START_SECONDS = 60.0
 SUCCEEDED = "Succeeded"
 
 
@@ -140,37 +138,7 @@ def submit(spec: JobSpec | None = None, /, **flags: Any) -> Job:
     checked = parse_job("train", argv).spec
     if checked.image_name:
         raise UsageError("image_name: jobs on Kubernetes are submitted with `elasticdl train`.")
-    directory = job_directory(checked)
-    directory.mkdir(parents=True, exist_ok=True)
-    files = LocalJobFiles(directory)
-    if files.running() is not None:
-        raise UsageError(f"a job named {checked.job_name} is running already; attach to it or stop it first.")
-    (directory / EVENTS).unlink(missing_ok=True)  # of an earlier run: an iterator must not begin with it
-    output = directory / "stdout.log"
-    with output.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "edl_allreduce.cli", "train", *to_argv(checked, "train")],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env=dict(os.environ),
-            start_new_session=True,
-        )
-    _wait_for_master(files, process, output)
-    return Job(files, process)
-
-
-def _wait_for_master(files: LocalJobFiles, process: subprocess.Popen[bytes], output: Path) -> None:
-    pause = Event()
-    for _ in range(int(START_SECONDS / POLL_SECONDS)):
-        address = files.address()
-        if address is not None and address.pid == process.pid:
-            return
-        if process.poll() is not None:
-            raise JobFailed(f"the job did not start:\n{output.read_text(errors='replace').strip()}")
-        pause.wait(POLL_SECONDS)
-    process.kill()
-    raise JobFailed(f"the master did not listen within {START_SECONDS:.0f} s; see {output}")
+    return Job(*start(checked))
 
 
 def _given(spec: JobSpec) -> dict[str, str]:

@@ -7,14 +7,15 @@ import os
 import signal
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from edl_allreduce import clock
+from edl_allreduce import clock, outside
 from edl_allreduce.core.health import Activity
+from edl_allreduce.master.display import can_draw
 from edl_allreduce.master.job import Phase, Result
 from edl_allreduce.master.local import LocalJob, configure_logging
 from edl_allreduce.rpc.messages import JobStatus
@@ -23,7 +24,7 @@ from edl_allreduce.worker.audit import audit
 
 WORKERS = 3
 MINIBATCH = 32
-EPOCHS = 2000
+EPOCHS = 20_000
 """More than needed: the demo ends when everything has happened."""
 TEST_RECORDS = 360
 LOOK_SECONDS = 0.1
@@ -48,18 +49,19 @@ def main() -> int:
             "--model_def=digits.cnn.custom_model", f"--training_data={folder / 'train'}",
             f"--num_workers={WORKERS}", f"--minibatch_size={MINIBATCH}", f"--num_epochs={EPOCHS}",
             f"--audit_dir={folder / 'audit'}", f"--output={folder / 'model'}",
-            "--failure_detection_seconds=5", "--cool_down_seconds=20",
+            # What dies here is noticed at once; a busy machine is no failure.
+            "--failure_detection_seconds=20", "--cool_down_seconds=20",
         ]  # fmt: skip
         spec = parse_job("train", argv).spec
         (folder / "job").mkdir()
-        configure_logging(spec, folder / "job" / "master.log", to_terminal=not sys.stdout.isatty())
+        configure_logging(spec, folder / "job" / "master.log", to_terminal=not can_draw(outside.console()))
         print("elasticdl train " + " ".join(argv))
         began = clock.now()
         local = LocalJob(spec)
         result = asyncio.run(_play(local))
         seconds = clock.now() - began
         if result.phase is not Phase.SUCCEEDED and result.reason != OVER:
-            print(f"{result.phase.value}: {result.reason}", file=sys.stderr)
+            print(f"{result.phase.value}: {outside.story(result.reason)}", file=sys.stderr)
             return 130 if result.phase is Phase.STOPPED else 1
         return report(result, folder, seconds)
 
@@ -79,21 +81,26 @@ def write_digits(folder: Path) -> None:
 async def _play(local: LocalJob) -> Result:
     disturbance = asyncio.create_task(_disturb(local))
     try:
-        return await local.run()
+        result = await local.run()
     finally:
         disturbance.cancel()
+    with suppress(asyncio.CancelledError):
+        await disturbance  # raises what went wrong with it
+    return result
 
 
 async def _disturb(local: LocalJob) -> None:
     """Kill one, drain one, add one; each time wait until the ring is whole again."""
     status = await _whole(local, WORKERS)
-    os.kill(_pid_of_rank(status, 1), signal.SIGKILL)
-    status = await _whole(local, WORKERS, after=status)
-    os.kill(_pid_of_rank(status, 0), signal.SIGTERM)
-    status = await _whole(local, WORKERS, after=status)
-    local.job.scale(WORKERS + 1)
-    await _whole(local, WORKERS + 1, after=status)
-    local.job.stop(OVER)
+    try:
+        os.kill(_pid_of_rank(status, 1), signal.SIGKILL)
+        status = await _whole(local, WORKERS, after=status)
+        os.kill(_pid_of_rank(status, 0), signal.SIGTERM)
+        status = await _whole(local, WORKERS, after=status)
+        local.job.scale(WORKERS + 1)
+        await _whole(local, WORKERS + 1, after=status)
+    finally:
+        local.job.stop(OVER)
 
 
 def _pid_of_rank(status: JobStatus, rank: int) -> int:
@@ -118,33 +125,41 @@ async def _whole(local: LocalJob, size: int, after: JobStatus | None = None) -> 
             return status
 
 
-def report(result: Result, folder: Path, seconds: float) -> int:
-    """What came of it; the exit code says whether every promise was kept."""
-    console = Console()
+def what_happened(result: Result) -> Table:
+    """Every generation with its reason and its pause."""
     table = Table(title="What happened, and how long the survivors paused", title_justify="left")
     for column in ("generation", "because", "ring", "pause", "notice", "plan", "join", "sync", "first step"):
-        table.add_column(column, justify="left" if column == "because" else "right")
+        if column == "because":
+            table.add_column(column, min_width=30)
+        else:
+            table.add_column(column, justify="right")
     for generation, reason in result.reasons.items():
         reforms = [r for r in result.reforms if r.generation == generation]
         if not reforms:
-            table.add_row(str(generation), reason)
+            table.add_row(str(generation), outside.line(reason))
             continue
         slowest = max(reforms, key=lambda r: r.pause)
         phases = (slowest.notice, slowest.plan, slowest.join, slowest.sync, slowest.first_step)
         table.add_row(
-            str(generation), reason, str(slowest.size), f"{slowest.pause * 1000:.0f} ms",
+            str(generation), outside.line(reason), str(slowest.size), f"{slowest.pause * 1000:.0f} ms",
             *(f"{phase * 1000:.0f}" for phase in phases),
         )  # fmt: skip
+    return table
+
+
+def report(result: Result, folder: Path, seconds: float) -> int:
+    """What came of it; the exit code says whether every promise was kept."""
+    console = outside.console()
     verdict = audit(str(folder / "audit"))
     correct, count = test_accuracy(folder)
-    console.print(table)
+    console.print(what_happened(result))
     console.print(f"Steps           {result.step} in {seconds:.0f} s, none lost")
     console.print(
         f"Test accuracy   {correct / count:.1%} ({correct} of {count} digits never seen in training)"
     )
-    console.print(f"Audit           {verdict}", style="green" if verdict.clean else "red")
+    console.print(f"Audit           {outside.line(verdict)}", style="green" if verdict.clean else "red")
     for problem in verdict.problems:
-        console.print(f"  {problem}", style="red")
+        console.print(f"  {outside.line(problem)}", style="red")
     return 0 if verdict.clean else 1
 
 

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from edl_allreduce import outside
 from edl_allreduce.cli.status import current
 from edl_allreduce.cluster.kubernetes.remote import ClusterJob, find_job
 from edl_allreduce.core.health import Activity
@@ -153,7 +154,7 @@ def scenes(cluster: Cluster) -> list[Scene]:
 
 def play(cluster: Cluster, job: ClusterJob) -> None:
     """One scene after the other."""
-    console = Console()
+    console = outside.console()
     pause = threading.Event()
     generation = 0
     done: list[str] = []
@@ -178,7 +179,8 @@ def play(cluster: Cluster, job: ClusterJob) -> None:
                 if status.step >= first + SETTLED_STEPS:
                     break
             else:
-                raise KubelabError(f"{scene.about}: did not happen within {LONGEST_SCENE:.0f} s; {status}")
+                story = f"did not happen within {LONGEST_SCENE:.0f} s; {outside.line(status)}"
+                raise KubelabError(f"{scene.about}: {story}")
             generation = status.generation
 
 
@@ -203,7 +205,8 @@ def pods(cluster: Cluster) -> Table:
         leaving = "deletionTimestamp" in pod["metadata"]
         phase = "Terminating" if leaving else pod["status"].get("phase", "Pending")
         node = pod["spec"].get("nodeName", "")
-        table.add_row(pod["metadata"]["name"], Text(phase, style=colours.get(phase, "dim")), node)
+        name = outside.name(pod["metadata"]["name"])
+        table.add_row(name, Text(phase, style=colours.get(phase, "dim")), outside.name(node))
     return table
 
 
@@ -230,19 +233,24 @@ def service(replicas: int = 5) -> dict[str, object]:
     }
 
 
-def report(directory: Path, events: list[EventRecord]) -> int:
-    """The rings with their reasons and pauses, and what became of the steps and records."""
-    console = Console()
+def what_happened(events: list[EventRecord]) -> Table:
+    """The rings with their reasons and pauses."""
     table = Table(title="What happened, and how long the survivors paused", title_justify="left")
     for column in ("ring", "workers", "because", "pause"):
         table.add_column(column, justify="right" if column in ("ring", "pause") else "left")
     for number, workers, reason in _found(r"generation (\d+): workers ([\d, ]+), because (.*)", events):
         pauses = _found(rf"worker \d+ goes on in generation {number} after ([\d.]+) s", events)
         pause = max((float(seconds) for (seconds,) in pauses), default=None)
-        table.add_row(number, workers, reason, "" if pause is None else f"{pause:.2f} s")
-    console.print(table)
+        table.add_row(number, workers, outside.line(reason), "" if pause is None else f"{pause:.2f} s")
+    return table
+
+
+def report(directory: Path, events: list[EventRecord]) -> int:
+    """What became of the rings, the steps and the records."""
+    console = outside.console()
+    console.print(what_happened(events))
     verdict = audit(str(directory / "audit"))
-    console.print(f"Audit: {verdict}", style="green" if verdict.clean else "red")
+    console.print(f"Audit: {outside.line(verdict)}", style="green" if verdict.clean else "red")
     return 0 if verdict.clean else 1
 
 
@@ -258,7 +266,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except (KubelabError, EdlError, subprocess.CalledProcessError) as error:
-        print(f"demo: {error}", file=sys.stderr)
+        print(f"demo: {outside.story(error)}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

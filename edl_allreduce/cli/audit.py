@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from edl_allreduce.cli.jobs import job_parser, meant
+from edl_allreduce import outside
+from edl_allreduce.cli.asking import job_parser, meant
 from edl_allreduce.cluster.registry import LocalJobFiles
 from edl_allreduce.core.audit import Verdict
 from edl_allreduce.errors import UsageError
@@ -64,7 +65,7 @@ def _directory_of(arguments: argparse.Namespace) -> str:
 
 
 def _text(directory: str, verdict: Verdict) -> str:
-    lines = [f"audit of {directory}: {'clean' if verdict.clean else 'NOT CLEAN'}"]
+    lines = [f"audit of {outside.line(directory)}: {'clean' if verdict.clean else 'NOT CLEAN'}"]
     rows = {
         "steps": f"{verdict.steps} in {verdict.generations} rings",
         "records": f"{verdict.records} used, {verdict.bad_records} bad ones left out",
@@ -74,5 +75,5 @@ def _text(directory: str, verdict: Verdict) -> str:
         "made again": f"{verdict.redone} steps that only lost workers had applied",
     }
     lines += [f"  {name:<11} {text}" for name, text in rows.items()]
-    lines += [f"  problem     {problem}" for problem in verdict.problems]
+    lines += [f"  problem     {outside.line(problem)}" for problem in verdict.problems]
     return "\n".join(lines)

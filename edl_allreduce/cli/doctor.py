@@ -19,6 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from edl_allreduce import outside
 from edl_allreduce.spec.words import Parser
 from edl_allreduce.version import STOCK_HOROVOD, __version__
 
@@ -128,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
     if output == "text" and sys.stderr.isatty():
         print("Looking at TensorFlow and Horovod; this takes some seconds.", file=sys.stderr)
     findings = judge(gather())
-    print(as_json(findings) if output == "json" else as_text(findings))
+    print(as_json(findings) if output == "json" else outside.story(as_text(findings)))
     return 0 if able_to_train(findings) else 1
 
 

@@ -6,7 +6,8 @@ from datetime import datetime
 
 import msgspec
 
-from edl_allreduce.cli.jobs import job_parser, meant, while_running
+from edl_allreduce import outside
+from edl_allreduce.cli.asking import job_parser, meant, while_running
 from edl_allreduce.cluster.registry import KnownJob
 from edl_allreduce.rpc.messages import EventRecord
 
@@ -47,4 +48,4 @@ def print_new(job: KnownJob, seen: int, *, as_json: bool = False) -> int:
 
 def _line(event: EventRecord) -> str:
     when = datetime.fromtimestamp(event.wall).strftime("%H:%M:%S.%f")[:-3]
-    return f"{when}  {event.kind:<10}  {event.text}"
+    return f"{when}  {outside.name(event.kind):<10}  {outside.line(event.text, outside.STORY)}"

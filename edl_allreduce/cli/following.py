@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from threading import Event
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from edl_allreduce import clock, outside
 from edl_allreduce.cli.events import print_new
 from edl_allreduce.cluster.kubernetes.remote import ENDED, ClusterJob, find_job
 from edl_allreduce.errors import ClusterUnreachable, EdlError
-from edl_allreduce.rpc.messages import Ask
+from edl_allreduce.master.display import can_draw, render
+from edl_allreduce.master.report import Told, next_line
+from edl_allreduce.rpc.messages import Ask, JobStatus
 from edl_allreduce.spec import JobSpec
 
 REFRESH_SECONDS = 0.5
@@ -22,8 +25,8 @@ REFRESH_SECONDS = 0.5
 def follow(spec: JobSpec) -> int:
     """Returns what `elasticdl train` should: 0 when the job succeeded."""
     job = find_job(spec.namespace, spec.job_name, force_kubeconfig=spec.force_use_kube_config_file)
-    console = Console()
-    if console.is_terminal:
+    console = outside.console()
+    if can_draw(console):
         with Live(_waiting(job), console=console, auto_refresh=False) as live:
             last = None
             for _ in _until_over(job):
@@ -31,22 +34,27 @@ def follow(spec: JobSpec) -> int:
             if last is not None:  # in the place of "no answer": the master has just ended
                 live.update(last, refresh=True)
     else:  # a log that is read later: what happened, line by line
-        seen, told = 0, ""
+        seen, absence, told = 0, "", Told()
         for _ in _until_over(job):
             with suppress(ClusterUnreachable):
                 words = job.absence() if job.running() is None else ""
-                if words not in ("", told):
-                    print(f"{job.name}: {words}", flush=True)
-                told = words
+                if words not in ("", absence):
+                    print(f"{job.name}: {outside.line(words)}", flush=True)
+                absence = words
                 seen = print_new(job, seen)
+            with suppress(EdlError):  # a master that starts or restarts
+                status = _ask(job)
+                told, line = next_line(told, status, clock.now()) if status is not None else (told, "")
+                if line:
+                    print(line, flush=True)
         print_new(job, seen)
     result = job.result()
     if result is None:
-        print(f"{job.name}: {job.absence()}")
+        print(f"{job.name}: {outside.line(job.absence())}")
         return 1
-    print(f"{result.phase}: {result.reason}")
+    print(f"{result.phase}: {outside.story(result.reason)}")
     if result.path:
-        print(f"The result is in {result.path}")
+        print(f"The result is in {outside.line(result.path)}")
     return 0 if job.phase() == "Succeeded" else 1
 
 
@@ -66,22 +74,28 @@ def _over(job: ClusterJob) -> bool:
 
 def _draw(job: ClusterJob, live: Live) -> RenderableType | None:
     """Returns the picture of a job whose master answered."""
-    from edl_allreduce.master.display import render
-    from edl_allreduce.rpc.client import command
-
     try:
-        address = job.running()
-        if address is None:
+        said = _ask(job)
+        if said is None:
             live.update(_waiting(job), refresh=True)
         else:
-            said = command(address.address, address.token, Ask(), certificate=address.certificate)
             picture = render(said)
             live.update(picture, refresh=True)
             return picture
     except EdlError as error:  # a master that starts or restarts
-        live.update(Text(f"{job.name}: {error}"), refresh=True)
+        live.update(Text(f"{job.name}: {outside.line(error)}"), refresh=True)
     return None
 
 
+def _ask(job: ClusterJob) -> JobStatus | None:
+    """None while there is no master to ask."""
+    from edl_allreduce.rpc.client import command
+
+    address = job.running()
+    if address is None:
+        return None
+    return command(address.address, address.token, Ask(), certificate=address.certificate)
+
+
 def _waiting(job: ClusterJob) -> Text:
-    return Text(f"{job.name}: {job.absence()}")
+    return Text(f"{job.name}: {outside.line(job.absence())}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from edl_allreduce.cli.jobs import ask, job_parser, meant
+from edl_allreduce import outside
+from edl_allreduce.cli.asking import ask, job_parser, meant
 
 ABOUT = """\
 Print where the ring's members are, one line `host:slots` per machine: what a host discovery script of
@@ -21,5 +22,5 @@ def main(argv: list[str]) -> int:
     slots = Counter(worker.host for worker in ask(job).workers if worker.rank >= 0)
     for host, count in slots.items():
         # Horovod starts processes over ssh on every host that it does not know as this one.
-        print(f"{'localhost' if host == '127.0.0.1' else host}:{count}")
+        print(f"{'localhost' if host == '127.0.0.1' else outside.name(host)}:{count}")
     return 0

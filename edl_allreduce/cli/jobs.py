@@ -1,55 +1,75 @@
-"""What the commands for running jobs share: which job is meant, and how it is asked."""
+"""`elasticdl jobs`: the local jobs of this user, and removing what old ones left."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
-from threading import Event
+from collections.abc import Sequence
 
-from edl_allreduce.cluster.registry import KnownJob, find_job, running_address
-from edl_allreduce.rpc.messages import Ask, Command, JobStatus
+from edl_allreduce import clock, outside
+from edl_allreduce.cli.status import SHOWN_JOBS, list_jobs, when
+from edl_allreduce.cluster.registry import LocalJobFiles, find_job, known_jobs
+from edl_allreduce.errors import UsageError
 from edl_allreduce.spec.words import Parser
 
-POLL_SECONDS = 0.2
+DAY = 24 * 3600.0
+
+ABOUT = """\
+List the local jobs of this user, the newest first, or remove the directories of jobs that are over: their
+events, logs and last status. Checkpoints, models and audits are elsewhere and stay.
+
+  elasticdl jobs
+  elasticdl jobs --all
+  elasticdl jobs rm digits digits-2
+  elasticdl jobs rm --older_than=30        all that began more than 30 days ago and do not run
+"""
 
 
-def job_parser(name: str, usage: str, about: str) -> Parser:
-    """A parser whose command is about one job."""
-    parser = Parser(f"elasticdl {name}", f"[--job_name=NAME] {usage}".rstrip(), about)
+def main(argv: Sequence[str]) -> int:
+    if argv and argv[0] == "rm":
+        return _remove(argv[1:])
+    parser = Parser("elasticdl jobs", "[--all] [--output=table|json] | rm NAME…|--older_than=DAYS", ABOUT)
+    parser.add_argument("--all", action="store_true", help=f"all of them, not only the last {SHOWN_JOBS}")
     parser.add_argument(
-        "--job_name", metavar="NAME", default="", help="the job; not needed while only one runs"
+        "--output", choices=("table", "json"), default="table", help="table, or JSON for scripts (all jobs)"
     )
-    parser.add_argument(
-        "--job_dir", metavar="DIR", default="", help="the directory of a job that was given one"
-    )
-    parser.add_argument(
-        "--namespace", metavar="NAME", default="", help="a job on Kubernetes: the namespace of its pods"
-    )
-    return parser
+    arguments = parser.read(argv)
+    return list_jobs(arguments.output, everything=arguments.all)
 
 
-def meant(arguments: argparse.Namespace) -> KnownJob:
-    """The job that the flags name."""
-    if arguments.namespace:
-        from edl_allreduce.cluster.kubernetes import remote
+def _remove(argv: Sequence[str]) -> int:
+    parser = Parser("elasticdl jobs rm", "NAME… | --older_than=DAYS", ABOUT)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="jobs that are over")
+    parser.add_argument("--older_than", metavar="DAYS", help="all jobs that began before, and do not run")
+    arguments = parser.read(argv)
+    if bool(arguments.names) == (arguments.older_than is not None):
+        raise UsageError("Name the jobs to remove, or say --older_than=DAYS. See `elasticdl jobs --help`.")
+    if arguments.names:
+        jobs = [find_job(name) for name in arguments.names]
+    else:
+        jobs = older_than(known_jobs(), _days(arguments.older_than) * DAY, clock.wall())
+    for job in jobs:
+        address = job.address()
+        began = when(address.started if address is not None else 0.0)
+        job.remove()
+        print(f"removed {outside.name(job.directory.name)}, which began {began}")
+    if not jobs:
+        print("Nothing to remove.")
+    return 0
 
-        return remote.find_job(arguments.namespace, arguments.job_name)
-    return find_job(arguments.job_name, arguments.job_dir)
+
+def older_than(jobs: Sequence[LocalJobFiles], age: float, now: float) -> list[LocalJobFiles]:
+    """Those that began so long ago and are over."""
+    return [
+        job
+        for job in jobs
+        if (address := job.address()) is not None and now - address.started > age and job.running() is None
+    ]
 
 
-def ask(job: KnownJob, command: Command | None = None) -> JobStatus:
-    """Send a command to the job's master; it must run."""
-    address = running_address(job)
-    from edl_allreduce.rpc.client import command as send  # gRPC only now: help must be quick
-
-    asked = Ask() if command is None else command
-    return send(address.address, address.token, asked, certificate=address.certificate)
-
-
-def while_running(job: KnownJob, seconds: float = POLL_SECONDS) -> Iterator[None]:
-    """Yield now and then, and once more after the job ended."""
-    pause = Event()
-    while job.running() is not None:
-        yield
-        pause.wait(seconds)
-    yield
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = -1.0
+    if not 0 <= days < float("inf"):
+        raise UsageError(f"--older_than={text}: must be a number of days, for example 30.")
+    return days

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
+from edl_allreduce import outside
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec.words import did_you_mean
 
@@ -31,7 +34,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "train": Entry("train a model, on this machine or on Kubernetes", "edl_allreduce.cli.train:train"),
     "evaluate": Entry("evaluate a trained model", "edl_allreduce.cli.train:evaluate"),
     "predict": Entry("predict with a trained model", "edl_allreduce.cli.train:predict"),
+    "jobs": Entry("list local jobs, and remove old ones", "edl_allreduce.cli.jobs:main"),
     "status": Entry("show jobs, or one job with its workers", "edl_allreduce.cli.status:main"),
+    "attach": Entry("sit down before a job in the background again", "edl_allreduce.cli.attach:main"),
     "top": Entry("live view of a running job", "edl_allreduce.cli.top:main"),
     "logs": Entry("show what workers and master printed", "edl_allreduce.cli.logs:main"),
     "events": Entry("show what happened to a job, with reasons", "edl_allreduce.cli.events:main"),
@@ -39,7 +44,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "stop": Entry("stop a job at a step boundary", "edl_allreduce.cli.stop:main"),
     "hosts": Entry("print the ring's members for horovodrun", "edl_allreduce.cli.hosts:main"),
     "audit": Entry("prove that each record was used exactly once", "edl_allreduce.cli.audit:main"),
-    "data": Entry("make, convert and inspect training data", "edl_allreduce.cli.data:main"),
+    "data": Entry("make, inspect, check and split training data", "edl_allreduce.cli.data:main"),
     "zoo": Entry("make, build and push the image of a model zoo", "edl_allreduce.cli.zoo:main"),
     "doctor": Entry("check this machine and say what is missing", "edl_allreduce.cli.doctor:main"),
     "version": Entry("print the version", "edl_allreduce.cli.version:main"),
@@ -56,20 +61,69 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `elasticdl` with these arguments. Errors that we know end in one message, never in a traceback."""
+    if argv is None:
+        _speak_utf8()
+        _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
+        _check_words(words)
         code = _dispatch(words)
         sys.stdout.flush()
         return code
     except EdlError as error:
-        print(f"elasticdl: {error}", file=sys.stderr)
+        print(f"elasticdl: {outside.story(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has gone. Python would complain when it flushes standard output at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()  # the reader (head, less) has gone
         return 1
+    except OSError as error:
+        # A disk that is full, a directory that may not be read: the system says what and where.
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"elasticdl: {outside.line(where)}{outside.line(error.strerror or error)}", file=sys.stderr)
+        _silence()
+        return 1
+
+
+def _silence() -> None:
+    """Python would complain when it flushes standard output at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _speak_utf8() -> None:
+    """Begin again where the locale is not UTF-8 (LC_ALL=POSIX): names of files would become unreadable."""
+    if sys.flags.utf8_mode or sys.getfilesystemencoding().lower() in ("utf-8", "utf8"):
+        return
+    again = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+    os.execve(sys.executable, [os.fsencode(word) for word in again], {**os.environ, "PYTHONUTF8": "1"})
+
+
+def _open_streams() -> None:
+    """A command whose standard streams were closed (`>&-`) would use their numbers for its own files."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nothing = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115  for as long as we run
+            setattr(sys, name, nothing)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _check_words(words: Sequence[str]) -> None:
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{outside.line(word)!r} is not UTF-8, so it cannot be sent to workers or written to a log. "
+                "Rename the file, or give its name in UTF-8."
+            ) from None
 
 
 def load(target: str) -> Callable[..., int]:

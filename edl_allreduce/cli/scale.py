@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl_allreduce.cli.jobs import ask, job_parser, meant
+from edl_allreduce.cli.asking import ask, job_parser, meant
 from edl_allreduce.errors import UsageError
 from edl_allreduce.rpc.messages import Scale
 

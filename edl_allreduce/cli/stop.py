@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from threading import Event
 
-from edl_allreduce.cli.jobs import POLL_SECONDS, ask, job_parser, meant, while_running
+from edl_allreduce import outside
+from edl_allreduce.cli.asking import POLL_SECONDS, ask, job_parser, meant, while_running
 from edl_allreduce.cluster.registry import process_ticks, running_address
 from edl_allreduce.errors import JobFailed
 from edl_allreduce.rpc.messages import StopJob
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> int:
         _wait_for_exit(address.pid, address.ticks)
     print(f"{job.name}: {result.phase} after {result.step} steps.")
     if result.path:
-        print(f"The model so far is in {result.path}")
+        print(f"The model so far is in {outside.line(result.path)}")
     return 0
 
 

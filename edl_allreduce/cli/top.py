@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl_allreduce.cli.jobs import job_parser, meant
+from edl_allreduce.cli.asking import job_parser, meant
 from edl_allreduce.cli.status import watch
 
 ABOUT = """\

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from edl_allreduce import outside
 from edl_allreduce.cli.main import load
-from edl_allreduce.spec import Command, Strategy, parse_job, to_argv
+from edl_allreduce.errors import DataError, UsageError
+from edl_allreduce.spec import Command, JobSpec, Strategy, parse_job
+
+AUDITED_BYTES = 256 * 1024 * 1024
+"""Larger diaries take a while to read: whoever waits for the end of a job is not made to wait for that."""
 
 
 def train(argv: Sequence[str]) -> int:
@@ -27,7 +33,7 @@ def predict(argv: Sequence[str]) -> int:
 def _run(command: Command, argv: Sequence[str]) -> int:
     parsed = parse_job(command, argv)
     for notice in parsed.notices:
-        print(f"notice: {notice}", file=sys.stderr)
+        print(f"notice: {outside.story(notice)}", file=sys.stderr)
     spec = parsed.spec
     if spec.image_name:
         code = load("edl_allreduce.cluster.submit:submit")(spec)
@@ -35,5 +41,37 @@ def _run(command: Command, argv: Sequence[str]) -> int:
             return load("edl_allreduce.cli.following:follow")(spec)
         return code
     if spec.distribution_strategy is Strategy.LOCAL:
+        if spec.detach:
+            raise UsageError("--detach needs a master; leave --distribution_strategy=Local out.")
         return load("edl_allreduce.worker.single:run_single")(spec)
-    return load("edl_allreduce.master.local:run_local_job")(spec, to_argv(spec, command))
+    if spec.detach:
+        return _detach(spec, command)
+    return load("edl_allreduce.master.local:run_local_job")(spec, _judge)
+
+
+def _detach(spec: JobSpec, command: Command) -> int:
+    from edl_allreduce.cluster.detached import start
+
+    job, process = start(spec, command)
+    print(f"{outside.name(job.name)} runs in the background (pid {process.pid}).")
+    for name, about in {
+        "attach": "the live table; Ctrl-C there leaves the job running",
+        "events --follow": "what happens, line by line",
+        "stop": "stop it at a step boundary",
+    }.items():
+        words, _, flag = name.partition(" ")
+        print(f"  {' '.join(filter(None, ('elasticdl', words, job.named, flag))):<50} {about}")
+    return 0
+
+
+def _judge(directory: str) -> str:
+    """The audit in one line, for the summary of a job that is over."""
+    from edl_allreduce.worker.audit import audit
+
+    size = sum(path.stat().st_size for path in Path(directory).glob("worker-*.jsonl"))
+    if size > AUDITED_BYTES:
+        return f"not judged here, since {size >> 20} MiB were written down; `elasticdl audit` does it"
+    try:
+        return str(audit(directory))
+    except (DataError, OSError) as error:
+        return f"not judged: {error}"

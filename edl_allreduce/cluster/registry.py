@@ -1,7 +1,10 @@
 """Local jobs, found by name: each keeps its files in a directory that the name determines.
 
+    lock            held by the running master
     job.json        how to reach the master; readable by the owner only, since it holds the job's token
     events.jsonl    what happened
+    master.log      the master's log, also when nobody reads what is printed
+    stdout.log      what a job printed that was started in the background
     logs/           what each worker printed
     result.msgpack  the last status, written when the job ended in order (JSON knows no NaN)
 
@@ -13,6 +16,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
+import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +26,22 @@ from typing import Protocol
 
 import msgspec
 
+from edl_allreduce import outside
 from edl_allreduce.errors import JobFailed, UsageError
 from edl_allreduce.rpc.messages import EventRecord, JobStatus
+from edl_allreduce.spec import Command, JobType, parse_job, to_argv
 from edl_allreduce.spec.job import jobs_root
 from edl_allreduce.spec.words import did_you_mean
 
 ADDRESS = "job.json"
 EVENTS = "events.jsonl"
 RESULT = "result.msgpack"
+MASTER_LOG = "master.log"
+ROOM_BYTES = 64 * 1024
+"""What a job's own files need at the least."""
+SHOWN_JOBS = 5
+"""How many an error message names."""
+_CHECKPOINT = re.compile(r"version-(\d+)")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -83,7 +97,13 @@ class LocalJobFiles:
 
     @property
     def where(self) -> str:
-        return str(self.directory / "master.log")
+        return str(self.directory / MASTER_LOG)
+
+    @property
+    def named(self) -> str:
+        """The flag by which commands find it."""
+        usual = self.directory.parent.resolve() == jobs_root().resolve() and self.directory.name == self.name
+        return f"--job_name={self.name}" if usual else f"--job_dir={shlex.quote(str(self.directory))}"
 
     def address(self) -> Address | None:
         """What the last master wrote, whether it lives or not."""
@@ -114,14 +134,63 @@ class LocalJobFiles:
 
     def absence(self) -> str:
         return (
-            f"its master ended without a result. `elasticdl events --job_name={self.name}` and {self.where} "
-            "tell the rest."
+            "its master ended without a result; it was killed, or the machine went down. "
+            f"`elasticdl events {self.named}` and {self.where} tell the rest.\n{self._way_on()}"
         )
+
+    def _way_on(self) -> str:
+        """What is left of a job whose master is lost, and what to type."""
+        address = self.address()
+        if address is None:
+            return ""
+        spec = parse_job(Command.WORKER, address.flags).spec
+        command = {JobType.EVALUATION_ONLY: Command.EVALUATE, JobType.PREDICTION_ONLY: Command.PREDICT}.get(
+            spec.job_type, Command.TRAIN
+        )
+        again = shlex.join(["elasticdl", str(command), *to_argv(spec, command)])
+        type_this = f"\n  cd {shlex.quote(address.cwd)} && {again}"
+        if command is not Command.TRAIN:
+            return f"To do it again:{type_this}"
+        if not spec.checkpoint_dir:
+            return f"It was started without --checkpoint_dir. To begin again:{type_this}"
+        found = newest_checkpoint(Path(address.cwd) / spec.checkpoint_dir)
+        orphans = (
+            f"Workers that still live train on for {spec.master_grace_seconds:.0f} s and write a checkpoint "
+            "before they end."
+        )
+        if found is None:
+            return f"{spec.checkpoint_dir} holds no checkpoint yet. {orphans} To begin again:{type_this}"
+        step, path = found
+        return f"A checkpoint of step {step} is in {path}. {orphans} To go on from there:{type_this}"
+
+    def make_room(self) -> None:
+        """See that a job can keep its files here, before anything begins."""
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            raise UsageError("the current directory was deleted. Change to one that exists.") from None
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._write(".room", b"x" * ROOM_BYTES)
+            (self.directory / ".room").unlink()
+        except OSError as error:
+            raise UsageError(
+                f"{self.directory}: the job cannot keep its files there: {error.strerror}. "
+                "Name a directory with room that you may write to with --job_dir=DIR."
+            ) from None
 
     def register(self, address: Address) -> None:
         """Announce a master; the result of an earlier run is no longer this job's."""
         (self.directory / RESULT).unlink(missing_ok=True)
         self._write(ADDRESS, msgspec.json.encode(address))
+
+    def remove(self) -> None:
+        """Forget a job that does not run; only where jobs have a directory of their own."""
+        if self.directory.is_symlink() or self.directory.resolve().parent != jobs_root().resolve():
+            raise UsageError(f"{self.directory} is not in {jobs_root()}; remove it yourself.")
+        if self.running() is not None:
+            raise UsageError(f"job {self.name} runs; stop it first: `elasticdl stop {self.named}`.")
+        shutil.rmtree(self.directory)
 
     def write_result(self, status: JobStatus) -> None:
         self._write(RESULT, msgspec.msgpack.encode(status))
@@ -135,11 +204,22 @@ class LocalJobFiles:
 
 
 def known_jobs(environ: Mapping[str, str] = os.environ) -> list[LocalJobFiles]:
-    """Every job that left something in this user's state directory, by name."""
+    """Every job that left something in this user's state directory, the newest first."""
     root = jobs_root(environ)
     folders = sorted(root.iterdir()) if root.is_dir() else []
-    jobs = (LocalJobFiles(folder) for folder in folders)
-    return [job for job in jobs if job.address() is not None]
+    found = ((job, job.address()) for job in map(LocalJobFiles, folders))
+    known = [(job, address.started) for job, address in found if address is not None]
+    return [job for job, _ in sorted(known, key=lambda pair: -pair[1])]
+
+
+def newest_checkpoint(directory: Path) -> tuple[int, Path] | None:
+    """The step and place of the newest checkpoint that was written whole, judged by its files only."""
+    try:
+        names = ((_CHECKPOINT.fullmatch(path.name), path) for path in directory.iterdir())
+        whole = [(int(name[1]), path) for name, path in names if name and (path / "done").exists()]
+    except OSError:
+        return None
+    return max(whole, default=None)
 
 
 def find_job(job_name: str, job_dir: str = "") -> LocalJobFiles:
@@ -170,7 +250,7 @@ def running_address(job: KnownJob) -> Address:
         return address
     result = job.result()
     if result is not None:
-        raise JobFailed(f"job {job.name} is over: {result.phase}, {result.reason}")
+        raise JobFailed(f"job {job.name} is over: {result.phase}, {outside.line(result.reason)}")
     raise JobFailed(f"job {job.name} does not run: {job.absence()}")
 
 
@@ -208,5 +288,9 @@ def _is_loopback(host: str) -> bool:
 def _listed(jobs: list[LocalJobFiles]) -> str:
     if not jobs:
         return "No local job is known; start one with `elasticdl train`."
-    names = (f"{job.name} ({'runs' if job.running() is not None else 'over'})" for job in jobs)
-    return f"Local jobs: {', '.join(names)}."
+    running = [f"{job.name} (runs)" for job in jobs if job.running() is not None]
+    over = [f"{job.name} (over)" for job in jobs if job.running() is None]
+    names = (running + over)[:SHOWN_JOBS]
+    if len(jobs) <= SHOWN_JOBS:
+        return f"Local jobs: {', '.join(names)}."
+    return f"The newest of {len(jobs)} local jobs: {', '.join(names)}. `elasticdl jobs` lists them."

@@ -123,10 +123,18 @@ class Schedule:
 
     def steps(self, batch: int) -> int:
         """How many steps the job takes with a constant global batch."""
+        return self.steps_left(0, 0, batch)
+
+    def steps_left(self, step: int, position: int, batch: int) -> int:
+        """How many steps are still to make after `step` updates that used `position` records."""
         if batch < 1:
             raise ValueError(f"a batch needs at least one record, got {batch}")
-        total = self.epochs * -(-self.order.records // batch)
-        return min(total, self.max_step) if self.max_step else total
+        if self.finished(step, position):
+            return 0
+        epoch, into_epoch = divmod(position, self.order.records)
+        this_epoch = -(-(self.order.records - into_epoch) // batch)
+        left = this_epoch + (self.epochs - epoch - 1) * -(-self.order.records // batch)
+        return min(left, self.max_step - step) if self.max_step else left
 
 
 def share(span: Span, rank: int, size: int) -> Span:

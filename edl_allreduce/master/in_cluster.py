@@ -30,6 +30,8 @@ from edl_allreduce.cluster.kubernetes.manifests import (
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
 from edl_allreduce.errors import ClusterError, SetupError
+from edl_allreduce.master import report
+from edl_allreduce.master.display import Display
 from edl_allreduce.master.job import FINAL, Phase, Result
 from edl_allreduce.master.local import options_of
 from edl_allreduce.master.task_job import job_for
@@ -42,6 +44,7 @@ log = logging.getLogger(__name__)
 TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_BYTES = 4096
 """What Kubernetes keeps of it."""
+LAST_PAUSES = 20
 ENDED_BY_SIGNAL = 128 + signal.SIGTERM
 TRAINING_JOB = "TrainingJob"
 
@@ -142,7 +145,11 @@ class ClusterMaster:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
         await self._show("Running")
+        display = Display(self.job.status, show=False)
         result = await self.job.run()
+        await display.close()
+        for line in report.summary(self.job.status(), {}):
+            log.info("%s", line)
         self._memory.phase = result.phase.value
         self._file.write(self._memory)
         self._write_last_word()
@@ -231,6 +238,7 @@ class ClusterMaster:
             flags=[],
             loss=status.loss if status.loss == status.loss else 0.0,  # JSON knows no NaN
             reason=status.reason[: TERMINATION_BYTES // 2],
+            tally=msgspec.structs.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
         )
         try:
             TERMINATION_LOG.write_bytes(msgspec.json.encode(short)[:TERMINATION_BYTES])

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import statistics
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from edl_allreduce import clock
+from edl_allreduce import clock, outside
 from edl_allreduce.cluster.base import Cluster, Ended
-from edl_allreduce.core import health, relaunch
+from edl_allreduce.core import health, progress, relaunch, ring_words
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership import machine
@@ -69,7 +70,6 @@ class JobOptions:
     cool_down: float
     deadlines: Deadlines
     crash_budget: int
-    global_batch: int
     recover_until: float = 0.0
 
 
@@ -161,9 +161,14 @@ class Job:
         self._phase = Phase.STARTING
         self._reason = ""
         self._stopping = ""
-        self._step = 0
+        self._place = progress.Place()
+        self._first: progress.Place | None = None
+        """Where this run began."""
+        self._length: progress.Length | None = None
         self._total_steps = 0
-        self._loss = float("nan")
+        """Of a job without a length: tasks."""
+        self._trained = progress.Stopwatch()
+        self._losses = 0
         self._course: Course | None = None
         self._exporter = ""
         self._finishers: list[str] = []
@@ -196,7 +201,7 @@ class Job:
             for task in [*helpers, over]:
                 task.cancel()
             await self._cluster.close()
-        return Result(self._phase, self._reason, self._step, self._path, self._reforms, self._reasons)
+        return Result(self._phase, self._reason, self._place.step, self._path, self._reforms, self._reasons)
 
     def adopt(self, living: Iterable[int], running: Iterable[int], next_id: int, wanted: int) -> None:
         """Take over the workers of an earlier master of this job; call before `run`."""
@@ -345,12 +350,11 @@ class Job:
             case messages.Pulse():
                 peer.pulse = peer.pulse.beat(message.activity, message.step, now, message.done)
                 peer.last = message
-                if message.loss == message.loss:  # not before the first step
-                    self._loss = message.loss
-                if message.generation == self._ring_generation():
-                    self._step = message.step
-                    if peer.joined_at is not None and message.step > peer.joined_at:
-                        self._proved(worker_id)
+                if message.generation:  # 0: in no ring
+                    self._is_at(message.generation, message.step, message.position, message.loss)
+                trains = peer.joined_at is not None and message.step > peer.joined_at
+                if trains and message.generation == self._ring_generation():
+                    self._proved(worker_id)
             case messages.Ready():
                 if peer.pulse.activity is health.Activity.PREPARING:
                     # From now on its silence counts, although its next heartbeat may never come.
@@ -358,18 +362,18 @@ class Job:
                 self._ready(uid, peer, message)
             case messages.Entered(generation):
                 self._handle(membership.Entered(uid, generation))
-            case messages.Joined(generation, step):
+            case messages.Joined(generation, step, position):
+                self._is_at(generation, step, position)
                 if generation == self._ring_generation():
-                    self._step = peer.joined_at = step
+                    peer.joined_at = step
                 self._handle(membership.Joined(uid, generation, step))
             case messages.Out(generation, step, reason):
-                self._handle(membership.Out(uid, generation, step, reason))
-            case messages.Done(generation, step, stopped):
+                self._handle(membership.Out(uid, generation, step, self._named(generation, reason)))
+            case messages.Done(generation, step, _, position, loss):
                 if message.failure:
                     self._end(Phase.FAILED, message.failure)
                     return
-                if not stopped:
-                    self._step = step
+                self._is_at(generation, step, position, loss)
                 self._warning = message.warning
                 self._handle(membership.Done(uid, generation, step))
             case messages.Draining():
@@ -414,7 +418,7 @@ class Job:
             self._refuse(uid, difference)
             return
         self._course = course
-        self._total_steps = message.total_steps
+        self._total_steps, self._length = message.total_steps, message.length
         peer.accepted = True
         if worker_id in self._slots:
             self._slots[worker_id].accepted = True
@@ -453,6 +457,30 @@ class Job:
         plan = self._state.plan
         return plan.generation if plan is not None else 0
 
+    def _is_at(self, generation: int, step: int, position: int, loss: float = math.nan) -> None:
+        self._place = self._place.heard(generation, step, position, loss)
+        if self._first is None:
+            self._first = self._place
+
+    def _is_a_loss(self, uid: str) -> bool:
+        plan, member = self._state.plan, self._state.members.get(uid)
+        return (
+            plan is not None and plan.rank_of(uid) is not None and member is not None and not member.draining
+        )
+
+    def _ring_stands(self) -> bool:
+        """Whether anybody can make a step: in the ring of the plan, or in the one before it."""
+        ring = self._state.alive()
+        still_in_the_old_one = self._state.leaving is not None and not any(m.entered for m in ring)
+        return any(m.joined for m in ring) or still_in_the_old_one
+
+    def _named(self, generation: int, reason: str) -> str:
+        """A rank is a place in one ring; people know the worker."""
+        plan = self._state.plan
+        if plan is None or plan.generation != generation:
+            return reason
+        return ring_words.with_workers(reason, [seat.worker_id for seat in plan.members])
+
     def _evaluated(self, message: messages.Evaluated) -> None:
         """Every rank reports, and a step may be evaluated again after a re-form: the first report counts."""
         if message.step not in self._metrics:
@@ -475,7 +503,10 @@ class Job:
     def _handle(self, event: membership.Event) -> None:
         if self._phase in FINAL:
             return
+        if isinstance(event, membership.Lost):
+            self._losses += self._is_a_loss(event.uid)
         self._state, actions = machine.handle(self._state, event, clock.now())
+        self._trained = self._trained.turn(self._ring_stands(), clock.now())
         for action in actions:
             self._perform(action)
         waiting = self._state.waiting_for
@@ -510,9 +541,11 @@ class Job:
                 cause = Cause.STUCK if seated else Cause.SILENT
                 self._evict(uid, Cause.INVALID if refused else cause, reason)
             case membership.Finish(uids, step):
-                self._step = step
                 self._phase = Phase.FINISHING
-                self._tell("finish", f"training is complete after {step} steps")
+                self._place = replace(self._place, step=step)  # a new master heard of no step before
+                self._trained = self._trained.turn(False, clock.now())
+                how = "stopped" if self._stopping else "is complete"
+                self._tell("finish", f"training {how} after {step} steps")
                 self._finishers = list(uids)
                 self._export_next()
 
@@ -555,12 +588,13 @@ class Job:
             self._end(Phase.STOPPED, self._stopping)
         else:
             but = f"; {self._warning}" if self._warning else ""
-            self._end(Phase.SUCCEEDED, f"{self._step} steps{but}")
+            self._end(Phase.SUCCEEDED, f"{self._place.step} steps{but}")
 
     def _end(self, phase: Phase, reason: str) -> None:
         if self._phase in FINAL:
             return
         self._phase, self._reason = phase, reason
+        self._trained = self._trained.turn(False, clock.now())
         self._tell("end", f"{phase.value}: {_line(reason)}")
         for peer in self._peers.values():
             peer.outbox.put_nowait(messages.Release())
@@ -749,6 +783,7 @@ class Job:
         self._tell(kind, text)
 
     def _tell(self, kind: str, text: str) -> None:
+        kind, text = outside.name(kind), outside.story(text)  # workers and users said it
         self._serial += 1
         event = messages.EventRecord(self._serial, clock.wall(), kind, text)
         self._events = [*self._events[-LAST_EVENTS + 1 :], event]
@@ -783,19 +818,23 @@ class Job:
             for i, slot in self._slots.items()
             if i not in known
         ]
-        usual = self._usual_step()
-        rate = 1 / usual if usual and self._phase is Phase.TRAINING else 0.0
+        place, tally = self._place, self._tally()
+        ring = sum(w.rank >= 0 for w in workers) or len(plan.members if plan is not None else ())
+        batch = self._length.batch_of(ring) if self._length is not None else 0
+        steps, records = self._rates(tally, batch)
         return messages.JobStatus(
             job_name=self.options.job_name,
             phase=self._phase.value,
             wanted=self._wanted,
             minimum=self.options.min_workers,
             generation=self._state.generation,
-            step=self._step,
-            total_steps=self._total_steps,
-            loss=self._loss,
-            records_per_second=rate * self.options.global_batch,
-            steps_per_second=rate,
+            step=place.step,
+            total_steps=(
+                self._length.total(place.step, place.position, ring) if self._length else self._total_steps
+            ),
+            loss=place.loss,
+            records_per_second=records,
+            steps_per_second=steps,
             waiting_for=self._waiting_for,
             short=self._shortage(),
             elapsed=clock.now() - self._began,
@@ -805,7 +844,34 @@ class Job:
             metrics_step=max(self._metrics, default=-1),
             reason=self._reason,
             path=self._path,
+            position=place.position,
+            length=self._length,
+            tally=tally,
         )
+
+    def _tally(self) -> messages.Tally:
+        first = self._first or self._place
+        pauses: dict[int, float] = {}
+        for reform in self._reforms:
+            pauses[reform.generation] = max(reform.pause, pauses.get(reform.generation, 0.0))
+        return messages.Tally(
+            steps=max(0, self._place.step - first.step),
+            records=max(0, self._place.position - first.position),
+            trained=self._trained.read(clock.now()),
+            pauses=list(pauses.values()),
+            losses=self._losses,
+        )
+
+    def _rates(self, tally: messages.Tally, batch: int) -> tuple[float, float]:
+        """Steps and records per second: of the last steps, and when training is over those of all."""
+        if self._phase is Phase.TRAINING:
+            usual = self._usual_step()
+            return (1 / usual, batch / usual) if usual else (0.0, 0.0)
+        if self._phase in FINAL or self._phase is Phase.FINISHING:
+            return (
+                (tally.steps / tally.trained, tally.records / tally.trained) if tally.trained else (0.0, 0.0)
+            )
+        return 0.0, 0.0
 
 
 def _course(ready: messages.Ready) -> Course:

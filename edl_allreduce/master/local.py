@@ -9,42 +9,87 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from edl_allreduce import clock
+from edl_allreduce import clock, logs, outside
 from edl_allreduce.cluster.base import Cluster
 from edl_allreduce.cluster.local import LocalCluster
 from edl_allreduce.cluster.manual import ManualCluster
 from edl_allreduce.cluster.pinned import pin
-from edl_allreduce.cluster.registry import EVENTS, Address, LocalJobFiles, process_ticks
+from edl_allreduce.cluster.registry import (
+    EVENTS,
+    MASTER_LOG,
+    Address,
+    LocalJobFiles,
+    newest_checkpoint,
+    process_ticks,
+)
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.errors import UsageError
-from edl_allreduce.master.display import make_display
+from edl_allreduce.master import outlet, report
+from edl_allreduce.master.display import Display, can_draw
 from edl_allreduce.master.job import Job, JobOptions, Phase, Result, event_line
 from edl_allreduce.master.task_job import job_for
 from edl_allreduce.rpc.messages import Command, EventRecord, JobStatus
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
 
+log = logging.getLogger(__name__)
+
 TOKEN = "EDL_JOB_TOKEN"
 INTERRUPTED = 130
 LOOPBACK = "127.0.0.1"
 ANY = "0.0.0.0"
+Judge = Callable[[str], str]
+"""Gives the verdict of the audit on a directory, in words."""
 
 
-def run_local_job(spec: JobSpec, argv: list[str]) -> int:
+def run_local_job(spec: JobSpec, judge: Judge | None = None) -> int:
     """Run the job in the foreground; returns the exit code."""
+    # Until the loop listens to it: who closes the terminal does not mean the job.
+    signal.signal(signal.SIGHUP, lambda *_: None)
     directory = job_directory(spec)
-    directory.mkdir(parents=True, exist_ok=True)
-    configure_logging(spec, directory / "master.log", to_terminal=not sys.stdout.isatty())
-    result = asyncio.run(LocalJob(spec).run())
-    print(f"{result.phase.value}: {result.reason}", file=sys.stderr if result.phase is Phase.FAILED else None)
-    if result.path:
-        print(f"{what_is_written(spec)} in {result.path}")
+    LocalJobFiles(directory).make_room()
+    with JobLock(directory), outlet.installed(_nobody_reads) as streams:
+        configure_logging(spec, directory / MASTER_LOG, to_terminal=not can_draw(outside.console()))
+        job = LocalJob(spec, judge=judge, streams=streams)
+        result = asyncio.run(job.run())
+        _tell_end(spec, result, job)
     return exit_code(result)
+
+
+def _nobody_reads(why: str) -> None:
+    log.warning("nobody reads what is printed any more (%s); this log goes on", why)
+
+
+def _tell_end(spec: JobSpec, result: Result, job: LocalJob) -> None:
+    failed, status = result.phase is Phase.FAILED, job.final
+    end = f"{result.phase.value}: {outside.story(result.reason)}"
+    places = {**_places(spec), "Notice": job.trouble}
+    lines = report.summary(status, places) if status.step or not failed else []
+    if result.path:
+        lines.append(f"{what_is_written(spec)} in {outside.line(result.path)}")
+    for line in [end, *lines]:
+        log.info("%s", line, extra=logs.ONLY_FILES)
+    for line in lines if failed else [end, *lines]:
+        print(line)
+    if failed:  # last, where people look first
+        sys.stdout.flush()
+        print(end, file=sys.stderr)
+
+
+def _places(spec: JobSpec) -> dict[str, str]:
+    """What the job wrote beside its result."""
+    newest = newest_checkpoint(Path(spec.checkpoint_dir)) if spec.checkpoint_dir else None
+    return {
+        "Checkpoint": str(newest[1]) if newest is not None else "",
+        "TensorBoard": spec.tensorboard_log_dir,
+    }
 
 
 def what_is_written(spec: JobSpec) -> str:
@@ -56,32 +101,43 @@ def exit_code(result: Result) -> int:
 
 
 class LocalJob:
-    """Master and workers of one local job."""
+    """Master and workers of one local job, in a directory that is locked and writable."""
 
-    def __init__(self, spec: JobSpec, *, show: bool = True) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        *,
+        show: bool = True,
+        judge: Judge | None = None,
+        streams: tuple[outlet.Outlet, ...] = (),
+    ) -> None:
         self.spec = spec
         self.directory = job_directory(spec)
         self._files = LocalJobFiles(self.directory)
         self._flags = to_argv(dataclasses.replace(spec, bind=LOOPBACK, port=0), "worker")
         self.token = os.environ.get(TOKEN) or secrets.token_hex(16)
         self._show = show
+        self._judge = judge
+        self._streams = streams
         self._interrupts = 0
+        self.trouble = ""
+        """What happened to the job's own files."""
         self.job: Job
+        self.final: JobStatus
+        """How it ended."""
 
     async def run(self) -> Result:
         """Serve until the job is over."""
-        with (
-            JobLock(self.directory, self.spec.job_name),
-            (self.directory / EVENTS).open("wb") as events,
-        ):
+        with (self.directory / EVENTS).open("wb") as events:
             return await self._run(events.fileno())
 
     async def _run(self, events: int) -> Result:
         spec = self.spec
+        check_port(spec.bind, spec.port)
         cluster = self._cluster()
 
         def on_event(event: EventRecord) -> None:
-            os.write(events, event_line(event))
+            self._keep(lambda: os.write(events, event_line(event)))
 
         self.job = job_for(spec, options_of(spec), cluster, on_event)
         server = MasterServer(self.token, self.job.attend, self._answer)
@@ -93,13 +149,35 @@ class LocalJob:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
-        display = make_display(self.job, self._show)
+        verdict = ""
+        display = Display(self.job.status, show=self._show)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up, display)
         try:
-            return await self.job.run()
+            result = await self.job.run()
+            verdict = await asyncio.to_thread(self._audit)
+            return result
         finally:
             await display.close()
-            self._files.write_result(self._described(self.job.status()))
+            self.final = msgspec.structs.replace(self._described(self.job.status()), audit=verdict)
+            self._keep(lambda: self._files.write_result(self.final))
             await server.stop(1.0)
+
+    def _keep(self, write: Callable[[], object]) -> None:
+        """A full disk or a directory that somebody deleted must not end a healthy job."""
+        try:
+            write()
+        except OSError as error:
+            if not self.trouble:
+                self.trouble = (
+                    f"{self.directory} can no longer be written ({error.strerror}); `elasticdl status` and "
+                    "`elasticdl events` will not know everything"
+                )
+                self.job.note("notice", self.trouble)
+
+    def _audit(self) -> str:
+        if self._judge is None or not self.spec.audit_dir:
+            return ""
+        return self._judge(self.spec.audit_dir)
 
     def _cluster(self) -> Cluster:
         if self.spec.num_workers == 0:
@@ -118,9 +196,18 @@ class LocalJob:
     def _interrupt(self) -> None:
         self._interrupts += 1
         if self._interrupts == 1:
-            self.job.stop("interrupted; once more kills the workers")
+            self.job.stop("interrupted")
+            self.job.note("stop", "once more (Ctrl-C or SIGTERM) kills the workers")
         else:
             self.job.kill_all()
+
+    def _hung_up(self, display: Display) -> None:
+        """The terminal was closed. Who wants the job to end says so with Ctrl-C or `elasticdl stop`."""
+        display.give_up_table()
+        for stream in self._streams:
+            if stream.isatty():  # a file goes on
+                stream.give_up()
+        log.info("the terminal was closed; the job goes on, and this log with it")
 
     async def _answer(self, command: Command) -> JobStatus:
         return self._described(await self.job.answer(command))
@@ -143,26 +230,41 @@ class LocalJob:
 
 
 class JobLock:
-    """One running job per name: the lock ends with the process, whatever ends it."""
+    """One running job per directory: the lock ends with the process, whatever ends it."""
 
-    def __init__(self, directory: Path, job_name: str) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._job_name = job_name
 
     def __enter__(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self._directory / "lock", os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._descriptor)
+            name = LocalJobFiles(self._directory).name
             raise UsageError(
-                f"a job named {self._job_name} is running already. Stop it with "
-                f"`elasticdl stop --job_name={self._job_name}`, or choose another --job_name."
+                f"a job named {name} is running already, with its files in {self._directory}. Stop it with "
+                f"`elasticdl stop --job_name={name}`, or choose another --job_name (and --job_dir)."
             ) from None
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
+
+
+def check_port(host: str, port: int) -> None:
+    """Before gRPC tries: it would print lines of its own about a port that is taken."""
+    if not port:
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host.strip("[]"), port))
+    except OSError as error:
+        raise UsageError(
+            f"--port={port}: the master cannot listen on {host}:{port}: {error.strerror}. "
+            "Choose another port; 0 takes a free one."
+        ) from None
 
 
 def options_of(spec: JobSpec) -> JobOptions:
@@ -173,18 +275,11 @@ def options_of(spec: JobSpec) -> JobOptions:
         cool_down=spec.cool_down_seconds,
         deadlines=Deadlines(spec.failure_detection_seconds),
         crash_budget=spec.max_worker_crashes,
-        global_batch=spec.global_batch_size,
     )
 
 
 def configure_logging(spec: JobSpec, path: Path, *, to_terminal: bool) -> None:
-    """The master's log goes to a file, and to the terminal where no table is drawn."""
-    handlers: list[logging.Handler] = [logging.FileHandler(path)]
-    if to_terminal:
-        handlers.append(logging.StreamHandler(sys.stdout))
-    logging.basicConfig(
-        level=str(spec.log_level),
-        format="%(asctime)s %(levelname)s [master] %(message)s",
-        handlers=handlers,
-        force=True,
-    )
+    """The master's log goes to a file, to --log_file_path, and to the terminal where no table is drawn."""
+    files = {"--job_dir": str(path), "--log_file_path": spec.log_file_path}
+    form = "%(asctime)s %(levelname)s [master] %(message)s"
+    logs.configure(str(spec.log_level), form, files=files, to_terminal=to_terminal)

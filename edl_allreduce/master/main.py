@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import sys
 
+from edl_allreduce import outside
 from edl_allreduce.errors import EdlError
 from edl_allreduce.master.local import run_local_job
-from edl_allreduce.spec import job_directory, parse_job, to_argv
+from edl_allreduce.spec import job_directory, parse_job
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
         parsed = parse_job("master", sys.argv[1:] if argv is None else argv)
         spec = parsed.spec
         for notice in parsed.notices:
-            print(f"notice: {notice}", file=sys.stderr)
+            print(f"notice: {outside.story(notice)}", file=sys.stderr)
         if spec.image_name or spec.worker_image:
             from edl_allreduce.master.in_cluster import run_in_cluster  # a laptop needs no Kubernetes
 
@@ -34,9 +35,9 @@ def main(argv: list[str] | None = None) -> int:
                 f"{job_directory(spec) / 'job.json'}",
                 flush=True,
             )
-        return run_local_job(spec, to_argv(spec, "master"))
+        return run_local_job(spec)
     except EdlError as error:
-        print(f"elasticdl master: {error}", file=sys.stderr)
+        print(f"elasticdl master: {outside.story(error)}", file=sys.stderr)
         return error.exit_code
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from edl_allreduce.cluster.base import Cluster
 from edl_allreduce.core.membership import types as membership
+from edl_allreduce.core.progress import Place
 from edl_allreduce.core.tasks import TaskQueue
 from edl_allreduce.master.job import FINAL, Job, JobOptions, Peer, Phase
 from edl_allreduce.rpc import messages
@@ -116,7 +117,7 @@ class TaskJob(Job):
         elif message.sums:
             sums = self._sums or [0.0] * len(message.sums)
             self._sums = [a + b for a, b in zip(sums, message.sums, strict=True)]
-        self._step = queue.done if queue is not None else 0
+        self._place = Place(step=queue.done if queue is not None else 0)
         worker_id = self._peers[uid].hello.seat.worker_id
         self._proved(worker_id)
         slot = self._slots.get(worker_id)
@@ -158,4 +159,5 @@ class TaskJob(Job):
             )
         known = {w.worker_id for w in workers}
         workers += [w for w in status.workers if w.worker_id not in known]
-        return msgspec.structs.replace(status, workers=sorted(workers, key=lambda w: w.worker_id))
+        workers.sort(key=lambda w: w.worker_id)
+        return msgspec.structs.replace(status, workers=workers, counts="task")

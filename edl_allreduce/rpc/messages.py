@@ -6,10 +6,14 @@ kernel closes it when the process dies.
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import msgspec
 
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core.progress import Length
 
 PROTOCOL = 3
 """Grows when master and worker of two versions could not understand each other."""
@@ -50,6 +54,8 @@ class Ready(_Message, frozen=True):
     """Size of the data, where work is pulled."""
     model: dict[str, str] = {}
     """What else must be the same on all workers: files, variables, optimizer, versions."""
+    length: Length | None = None
+    """Of a training."""
 
 
 class Pulse(_Message, frozen=True):
@@ -110,6 +116,9 @@ class Done(_Message, frozen=True):
     generation: int
     step: int
     stopped: bool
+    position: int = 0
+    loss: float = math.nan
+    """Of the very last step; heartbeats are older."""
     failure: str = ""
     """Why the job must not count as done: there is nothing to export."""
     warning: str = ""
@@ -316,6 +325,19 @@ class EventRecord(msgspec.Struct, frozen=True):
     text: str
 
 
+class Tally(msgspec.Struct, frozen=True):
+    """What this run of the job did so far."""
+
+    steps: int = 0
+    records: int = 0
+    trained: float = 0.0
+    """Seconds in which a ring stood."""
+    pauses: list[float] = []
+    """Seconds for which the survivors of each re-form stood still; the slowest of them counts."""
+    losses: int = 0
+    """Members of a ring that were lost without having been asked to leave."""
+
+
 class JobStatus(msgspec.Struct, frozen=True):
     """The job as the master sees it."""
 
@@ -345,6 +367,15 @@ class JobStatus(msgspec.Struct, frozen=True):
     """Where the result was written."""
     flags: list[str] = []
     """Of the job, as workers read them; one started by hand takes from here what it was not told."""
+    counts: str = "step"
+    """What `step` and `total_steps` count; tasks where work is pulled."""
+    position: int = 0
+    """Records that were used so far, counted over all epochs and runs."""
+    length: Length | None = None
+    """Of a training, once a worker opened its data."""
+    tally: Tally = Tally()
+    audit: str = ""
+    """The verdict on a job that is over, where it was given --audit_dir."""
 
 
 def metrics_line(message: Evaluated) -> str:
@@ -354,7 +385,27 @@ def metrics_line(message: Evaluated) -> str:
 
 
 _encoder = msgspec.msgpack.Encoder()
-encode = _encoder.encode
+
+
+def encode(message: object) -> bytes:
+    """A name of a file may be no UTF-8, and with it an exception that names it: that part is escaped."""
+    try:
+        return _encoder.encode(message)
+    except UnicodeEncodeError:
+        return _encoder.encode(_escaped(msgspec.to_builtins(message, builtin_types=(bytes,))))
+
+
+def _escaped(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case list():
+            return [_escaped(part) for part in value]
+        case dict():
+            return {_escaped(key): _escaped(part) for key, part in value.items()}
+    return value
+
+
 decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
 decode_from_master = msgspec.msgpack.Decoder(FromMaster).decode
 decode_command = msgspec.msgpack.Decoder(Command).decode

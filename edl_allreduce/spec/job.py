@@ -131,6 +131,13 @@ class JobSpec:
         help="Run this command in each worker instead of training a model of the zoo, e.g. "
         "--job_command='python my_train.py'. The script joins the job through the Python API.",
     )
+    detach: bool = flag(
+        False,
+        group=Group.JOB,
+        commands=frozenset({Command.TRAIN, Command.EVALUATE, Command.PREDICT}),
+        help="Run a local job in the background, in a session of its own: return as soon as its master "
+        "listens, and say how to attach to it, follow it and stop it.",
+    )
     job_dir: str = flag(
         "",
         group=Group.JOB,

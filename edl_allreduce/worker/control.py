@@ -213,7 +213,12 @@ class Control:
     def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None:
         self._done = True
         if self._plan is not None:
-            self.send(messages.Done(self._plan.generation, step, stopped, failure, warning))
+            last = self.progress
+            self.send(
+                messages.Done(
+                    self._plan.generation, step, stopped, last.position, last.loss, failure, warning
+                )
+            )
 
     def vote(self, generation: int) -> tuple[bool, bool]:
         """Whether this ring should end here (the next one is at hand, or the master is gone for good), and

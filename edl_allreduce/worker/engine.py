@@ -19,6 +19,7 @@ from edl_allreduce import clock
 from edl_allreduce.core.audit import Applied, Begin, Fed
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core.progress import Length
 from edl_allreduce.core.schedule import Schedule, Span, share
 from edl_allreduce.errors import DataError, NotFinite, RingBroken
 from edl_allreduce.rpc import messages
@@ -138,6 +139,11 @@ class Settings:
 
     def global_batch(self, size: int) -> int:
         return self.minibatch * (size if self.per_worker_batch else self.num_workers)
+
+    def length(self, schedule: Schedule) -> Length:
+        """What the master must know to say how far the job is."""
+        records, epochs, limit = schedule.order.records, schedule.epochs, schedule.max_step
+        return Length(records, epochs, self.global_batch(1), limit, per_worker=self.per_worker_batch)
 
 
 @dataclass

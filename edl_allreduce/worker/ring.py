@@ -19,6 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from edl_allreduce import outside
+from edl_allreduce.core import ring_words
 from edl_allreduce.core.membership.types import Plan
 from edl_allreduce.errors import RingBroken
 from edl_allreduce.version import STOCK_HOROVOD
@@ -107,7 +109,7 @@ class _Collectives:
         try:
             table = self._ops.allgather(tf.constant([list(values)], tf.int64), name="edl.gather")
         except tf.errors.OpError as error:
-            raise RingBroken(_first_line(error)) from error
+            raise broken(error) from error
         return [[int(v) for v in row] for row in table.numpy()]
 
     def share_state(self, arrays: Arrays, root: int, takers: Sequence[int]) -> Arrays:
@@ -122,7 +124,7 @@ class _Collectives:
         try:
             sent: Bytes = self._ops.broadcast(tf.constant(packed), root, name=f"edl.state.{number}").numpy()
         except tf.errors.OpError as error:
-            raise RingBroken(_first_line(error)) from error
+            raise broken(error) from error
         return sent
 
 
@@ -169,7 +171,7 @@ class FixedRing(_Collectives):
         try:
             self._hvd.init()
         except (ValueError, RuntimeError) as error:
-            raise RingBroken(f"the launcher's ring did not form: {error}") from error
+            raise RingBroken(f"the launcher's ring did not form: {_plain(str(error))}") from error
         self.rank, self.size = self._hvd.rank(), self._hvd.size()
 
     def join(self, plan: Plan, uid: str) -> None:
@@ -271,7 +273,7 @@ class HorovodRing(_Collectives):
             self._hvd.init()
         except (ValueError, RuntimeError) as error:
             self.leave()
-            why = self._why() or error
+            why = self._why() or _plain(str(error))
             raise RingBroken(f"the ring of generation {plan.generation} did not form: {why}") from error
         if not self.features & ABORTS:
             self._sockets = _own_sockets() - before
@@ -337,12 +339,12 @@ class HorovodRing(_Collectives):
             raise RingBroken(self._why())
 
     def _why(self) -> str:
-        """Horovod's own words about its last failure; it names the peer."""
+        """What Horovod says about its last failure; it names the peer."""
         if not self.features & ABORTS:
             return ""
         words = ctypes.create_string_buffer(500)
         self._library.horovod_edl_failure(words, len(words))
-        return words.value.decode(errors="replace")
+        return _plain(words.value.decode(errors="replace")) if words.value else ""
 
 
 BROKEN = (
@@ -357,18 +359,13 @@ different shapes, which is no reason for all of them to die."""
 
 def broken(error: tf.errors.OpError) -> RingBroken:
     """The ring's failure as our own error."""
-    return RingBroken(_first_line(error))
+    return RingBroken(_plain(str(error.message) or type(error).__name__))
 
 
-def _first_line(error: tf.errors.OpError) -> str:
-    """The line that says what happened, out of what TensorFlow wraps around it."""
-    lines = [line.strip() for line in str(error.message).splitlines() if line.strip()]
-    telling = [line for line in lines if "Horovod has been" in line or ("[" in line and "]:" in line)]
-    frames = [number for number, line in enumerate(lines) if line.startswith('File "')]
-    after = lines[frames[-1] + 1 :] if frames else []
-    first = (telling or after or lines or [type(error).__name__])[0]
-    general, _, cause = first.partition("Cause: ")
-    return (cause or general.partition(". This was caused by")[0])[:200]
+def _plain(words: str) -> str:
+    """For people; whoever looks for the cause in Gloo finds its own words in the log."""
+    log.info("Horovod says: %s", outside.line(words, 1000))
+    return ring_words.plain(words)
 
 
 def _rank(plan: Plan, uid: str) -> int:

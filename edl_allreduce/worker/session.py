@@ -81,6 +81,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
             total_steps=schedule.steps(spec.global_batch_size),
             global_batch=spec.global_batch_size,
             model=model,
+            length=settings_of(spec).length(schedule),
         )
     )
     return engine

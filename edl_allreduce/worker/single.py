@@ -6,11 +6,10 @@ The same engine, trainer, data order, audit and result as in a ring; only the su
 from __future__ import annotations
 
 import functools
-import logging
 import os
-import sys
 from typing import TYPE_CHECKING
 
+from edl_allreduce import logs
 from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.spec import JobSpec, JobType
 from edl_allreduce.worker import signals
@@ -27,12 +26,9 @@ def run_single(spec: JobSpec) -> int:
     """Train here and now; returns the exit code."""
     signals.block()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    logging.basicConfig(
-        level=str(spec.log_level),
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stdout,
-        force=True,
-    )
+    files = {"--log_file_path": spec.log_file_path}
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logs.configure(str(spec.log_level), form, files=files, to_terminal=True)
     if spec.job_type in (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY):
         import_tensorflow()
         from edl_allreduce.worker import pulled

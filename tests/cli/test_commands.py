@@ -135,10 +135,9 @@ def test_a_missing_library_leads_to_the_doctor(command_that, monkeypatch, capsys
 
 def test_a_job_without_an_image_runs_locally(runners):
     assert cli.main(["train", *TRAIN, "--num_workers=3"]) == 7
-    ((name, spec, argv),) = runners
+    ((name, spec, _),) = runners
     assert (name, spec.num_workers) == ("run_local_job", 3)
     assert isinstance(spec, JobSpec)
-    assert "--num_workers=3" in argv
 
 
 def test_the_local_strategy_runs_in_one_process(runners):

@@ -120,7 +120,9 @@ def test_an_audit_of_nothing_says_what_to_name(tmp_path):
     assert "--audit_dir" in elasticdl("audit", f"--audit_dir={tmp_path}", code=1)
 
 
-@pytest.mark.parametrize("command", ["status", "top", "scale", "stop", "logs", "events", "hosts", "audit"])
+@pytest.mark.parametrize(
+    "command", ["status", "jobs", "attach", "top", "scale", "stop", "logs", "events", "hosts", "audit"]
+)
 def test_help_teaches_with_an_example(command):
     _, _, about = elasticdl(command, "--help").partition("\n")
     assert f"elasticdl {command} " in about

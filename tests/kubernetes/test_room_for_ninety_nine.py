@@ -46,7 +46,7 @@ def test_ninety_nine_train_and_the_hundredth_joins_when_there_is_room(controlpla
     api = connect(controlplane.kubeconfig)
     spec = spec_for(namespace, f"--num_workers={WANTED}")
     cluster, told = cluster_for(api, spec, owner_of(controlplane, namespace))
-    options = JobOptions("job", WANTED, 1, 2.0, Deadlines(120), 3, 100)
+    options = JobOptions("job", WANTED, 1, 2.0, Deadlines(120), 3)
 
     async def scenario() -> None:
         await cluster.start()

@@ -230,6 +230,7 @@ class ElasticJob:
                 total_steps=self._schedule.steps(spec.global_batch_size),
                 global_batch=spec.global_batch_size,
                 model={**of_script(), "gradients": self._gradients},
+                length=engine.settings.length(self._schedule),
             )
         )
         threading.Thread(target=self._run, args=(engine,), name="engine", daemon=True).start()

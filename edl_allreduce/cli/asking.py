@@ -1,0 +1,55 @@
+"""What the commands for running jobs share: which job is meant, and how it is asked."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from threading import Event
+
+from edl_allreduce.cluster.registry import KnownJob, find_job, running_address
+from edl_allreduce.rpc.messages import Ask, Command, JobStatus
+from edl_allreduce.spec.words import Parser
+
+POLL_SECONDS = 0.2
+
+
+def job_parser(name: str, usage: str, about: str) -> Parser:
+    """A parser whose command is about one job."""
+    parser = Parser(f"elasticdl {name}", f"[--job_name=NAME] {usage}".rstrip(), about)
+    parser.add_argument(
+        "--job_name", metavar="NAME", default="", help="the job; not needed while only one runs"
+    )
+    parser.add_argument(
+        "--job_dir", metavar="DIR", default="", help="the directory of a job that was given one"
+    )
+    parser.add_argument(
+        "--namespace", metavar="NAME", default="", help="a job on Kubernetes: the namespace of its pods"
+    )
+    return parser
+
+
+def meant(arguments: argparse.Namespace) -> KnownJob:
+    """The job that the flags name."""
+    if arguments.namespace:
+        from edl_allreduce.cluster.kubernetes import remote
+
+        return remote.find_job(arguments.namespace, arguments.job_name)
+    return find_job(arguments.job_name, arguments.job_dir)
+
+
+def ask(job: KnownJob, command: Command | None = None) -> JobStatus:
+    """Send a command to the job's master; it must run."""
+    address = running_address(job)
+    from edl_allreduce.rpc.client import command as send  # gRPC only now: help must be quick
+
+    asked = Ask() if command is None else command
+    return send(address.address, address.token, asked, certificate=address.certificate)
+
+
+def while_running(job: KnownJob, seconds: float = POLL_SECONDS) -> Iterator[None]:
+    """Yield now and then, and once more after the job ended."""
+    pause = Event()
+    while job.running() is not None:
+        yield
+        pause.wait(seconds)
+    yield
