@@ -20,7 +20,7 @@ SHOWN_EVENTS = 10
 
 COLOURS = {
     "evict": "red", "failure": "red", "exit": "red", "abort": "yellow", "drain": "yellow", "stop": "yellow",
-    "plan": "cyan", "re-form": "green", "ready": "green", "finish": "green",
+    "warning": "red", "plan": "cyan", "re-form": "green", "ready": "green", "finish": "green",
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import msgspec
 from edl_allreduce import clock
 from edl_allreduce.cluster.base import Cluster, Ended
 from edl_allreduce.core import health, relaunch
+from edl_allreduce.core.account import Account
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership import machine
 from edl_allreduce.core.membership import types as membership
@@ -67,6 +68,7 @@ class JobOptions:
     crash_budget: int
     global_batch: int
     recover_until: float = 0.0
+    max_bad_records: int = 0
 
 
 @dataclass
@@ -87,6 +89,7 @@ class _Slot:
     draining: bool = False
     evicted: relaunch.Cause | None = None
     uid: str = ""
+    ready: bool = False
     failure: str = ""
     """What user code raised, in its own words."""
 
@@ -152,6 +155,9 @@ class Job:
         self._metrics: dict[int, dict[str, float]] = {}
         """By the step of the evaluation."""
         self._reasons: dict[int, str] = {}
+        self._account = Account(options.max_bad_records)
+        self._warned: set[str] = set()
+        """What workers warned of; several of them see the same files."""
         self._over = asyncio.Event()
         self._effects: set[asyncio.Task[None]] = set()
 
@@ -363,8 +369,16 @@ class Job:
                 self._tell("failure", f"worker {worker_id}: {message.summary}")
             case messages.Evaluated():
                 self._evaluated(message)
+            case messages.Checkpointed(step, path, error):
+                text = self._account.checkpointed(step, path, error)
+                self._tell(messages.WARNING if error else "checkpoint", f"worker {worker_id}: {text}")
+            case messages.BadRecords(data, records):
+                self._left_out(data, records)
             case messages.Note(kind, text):
-                self._tell(kind, f"worker {worker_id}: {text}")
+                if kind != messages.WARNING or text not in self._warned:
+                    self._tell(kind, f"worker {worker_id}: {text}")
+                if kind == messages.WARNING:
+                    self._warned.add(text)
             case messages.Exported(path, error):
                 self._exported(path, error)
 
@@ -376,6 +390,8 @@ class Job:
             return
         self._course = course
         self._total_steps = message.total_steps
+        if worker_id in self._slots:
+            self._slots[worker_id].ready = True
         self._tell("ready", f"worker {worker_id} is ready")
         self._handle(membership.Ready(uid, message.step, message.has_state))
 
@@ -399,6 +415,14 @@ class Job:
         if message.step not in self._metrics:
             self._metrics[message.step] = message.metrics
             self._tell("evaluation", messages.metrics_line(message))
+
+    def _left_out(self, data: str, records: dict[int, tuple[str, int]]) -> None:
+        """Whoever met them: what counts is how many different records are bad."""
+        text = self._account.left_out(data, records)
+        if text:
+            self._tell(messages.WARNING, text)
+        if self._account.too_many:
+            self._end(Phase.FAILED, self._account.too_many)
 
     def _pass_on(self, generation: int, key: str, value: bytes) -> None:
         """Keys of a rendezvous go to its members only; an older generation is over."""
@@ -483,12 +507,14 @@ class Job:
 
     def _exported(self, path: str, error: str) -> None:
         self._path = path
-        if error:
-            self._end(Phase.FAILED, f"the result could not be written: {error}")
+        missing = "; ".join(filter(None, (error, self._account.shortfall)))
+        remarks = f"; {self._account.remarks}" if self._account.remarks else ""
+        if missing:
+            self._end(Phase.FAILED, f"trained for {self._step} steps, but {missing}{remarks}")
         elif self._stopping:
-            self._end(Phase.STOPPED, self._stopping)
+            self._end(Phase.STOPPED, f"{self._stopping}{remarks}")
         else:
-            self._end(Phase.SUCCEEDED, f"{self._step} steps")
+            self._end(Phase.SUCCEEDED, f"{self._step} steps{remarks}")
 
     def _end(self, phase: Phase, reason: str) -> None:
         if self._phase in FINAL:
@@ -578,6 +604,8 @@ class Job:
             if slot.draining or self._stopping:
                 return Cause.DRAINED, "drained and left"
             return Cause.CRASHED, f"{end.text} before the job was over"
+        if end.cause is Cause.INVALID and slot.ready:
+            return end.cause, "could not go on"
         return end.cause, end.text
 
     async def _tick(self) -> None:
@@ -619,7 +647,7 @@ class Job:
         self._serial += 1
         event = messages.EventRecord(self._serial, clock.wall(), kind, text)
         self._events = [*self._events[-LAST_EVENTS + 1 :], event]
-        log.info("%s: %s", kind, text)
+        log.log(logging.WARNING if kind == messages.WARNING else logging.INFO, "%s: %s", kind, text)
         self._on_event(event)
 
     def status(self) -> messages.JobStatus:

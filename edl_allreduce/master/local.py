@@ -172,6 +172,7 @@ def options_of(spec: JobSpec) -> JobOptions:
         deadlines=Deadlines(spec.failure_detection_seconds),
         crash_budget=spec.max_worker_crashes,
         global_batch=spec.global_batch_size,
+        max_bad_records=spec.max_bad_records,
     )
 
 

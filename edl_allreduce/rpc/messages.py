@@ -11,8 +11,11 @@ import msgspec
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.membership.types import Plan, Seat
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Grows when master and worker of two versions could not understand each other."""
+
+WARNING = "warning"
+"""The kind of notes and events that people must not overlook."""
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True):
@@ -159,6 +162,23 @@ class Note(_Message, frozen=True):
     text: str
 
 
+class Checkpointed(_Message, frozen=True):
+    """A checkpoint is in `path`; or `error` says why there is none."""
+
+    step: int
+    path: str
+    error: str = ""
+
+
+class BadRecords(_Message, frozen=True):
+    """Records that cannot be read and were left out. A record is told each time that it is met."""
+
+    data: str
+    """Training data, validation data, …"""
+    records: dict[int, tuple[str, int]]
+    """By index: what is wrong, and how many more records are lost with it, as far as one can tell."""
+
+
 class KvSet(_Message, frozen=True):
     """A key of the rendezvous of one generation."""
 
@@ -180,7 +200,7 @@ class KvPart(_Message, frozen=True):
 
 FromWorker = (
     Hello | Ready | Pulse | Entered | Joined | Reformed | Out | Done | Draining | Failed | Exported | Note
-    | Evaluated | TaskDone | Concluded
+    | Evaluated | TaskDone | Concluded | Checkpointed | BadRecords
     | KvSet | KvPart
 )  # fmt: skip
 
