@@ -39,7 +39,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "stop": Entry("stop a job at a step boundary", "edl_allreduce.cli.stop:main"),
     "hosts": Entry("print the ring's members for horovodrun", "edl_allreduce.cli.hosts:main"),
     "audit": Entry("prove that each record was used exactly once", "edl_allreduce.cli.audit:main"),
-    "data": Entry("make, convert and inspect training data", "edl_allreduce.cli.data:main"),
+    "data": Entry("make, inspect, check and split training data", "edl_allreduce.cli.data:main"),
     "zoo": Entry("make, build and push the image of a model zoo", "edl_allreduce.cli.zoo:main"),
     "doctor": Entry("check this machine and say what is missing", "edl_allreduce.cli.doctor:main"),
     "version": Entry("print the version", "edl_allreduce.cli.version:main"),

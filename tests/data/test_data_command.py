@@ -76,8 +76,21 @@ class TestMake:
             main(["make", "iris", str(tmp_path)])
         assert (tmp_path / "iris" / "mine").exists()
         assert main(["make", "iris", str(tmp_path), "--overwrite"]) == 0
-        assert sorted(p.name for p in (tmp_path / "iris").iterdir()) == ["test", "train"]
+        assert sorted(p.name for p in (tmp_path / "iris").iterdir()) == [".made.json", "test", "train"]
         assert [p.name for p in tmp_path.iterdir()] == ["iris"]
+
+    def test_what_is_there_already_as_asked_for_is_left_alone(self, tmp_path, capsys):
+        assert main(["make", "iris", str(tmp_path), "--format=npy"]) == 0
+        before = {p: p.stat().st_mtime_ns for p in (tmp_path / "iris").rglob("*")}
+        capsys.readouterr()
+        assert main(["make", "iris", str(tmp_path), "--format", "npy"]) == 0
+        assert "is there already" in capsys.readouterr().out
+        assert {p: p.stat().st_mtime_ns for p in (tmp_path / "iris").rglob("*")} == before
+        with pytest.raises(DataError, match=r"exists already, made with format=npy.*--overwrite"):
+            main(["make", "iris", str(tmp_path), "--format=csv"])
+        next((tmp_path / "iris" / "train").glob("*.npy")).unlink()
+        with pytest.raises(DataError, match=r"exists already.*--overwrite"):
+            main(["make", "iris", str(tmp_path), "--format=npy"])
 
     @pytest.mark.parametrize(
         ("words", "message"),
