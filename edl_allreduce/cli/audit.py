@@ -67,7 +67,7 @@ def _text(directory: str, verdict: Verdict) -> str:
     lines = [f"audit of {directory}: {'clean' if verdict.clean else 'NOT CLEAN'}"]
     rows = {
         "steps": f"{verdict.steps} in {verdict.generations} rings",
-        "records": f"{verdict.records} used, {verdict.bad_records} bad ones left out",
+        "records": f"{verdict.records} used; left out: {verdict.left_out or 'none'}",
         "epochs": f"{verdict.epochs} complete, every record exactly once in each"
         if verdict.clean
         else f"{verdict.epochs} complete",

@@ -16,21 +16,22 @@ import msgspec
 import numpy as np
 
 from edl_allreduce import clock
-from edl_allreduce.core.audit import Applied, Begin, Fed
+from edl_allreduce.core.audit import Applied, Begin, Fed, Manifest
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.core.schedule import Schedule, Span, share
-from edl_allreduce.errors import DataError, RingBroken
+from edl_allreduce.errors import BadRecord, RingBroken
 from edl_allreduce.rpc import messages
 from edl_allreduce.testing import faults
 from edl_allreduce.worker import journal as journals
-from edl_allreduce.worker.audit import Diary, Manifest, write_manifest
+from edl_allreduce.worker.audit import Diary
 from edl_allreduce.worker.callbacks import Callbacks
 from edl_allreduce.worker.checkpoint import Checkpoints
 from edl_allreduce.worker.control import Leave, MasterGone, Order, Place, Progress
 from edl_allreduce.worker.evaluation import Evaluator, shown
+from edl_allreduce.worker.export import Written
 from edl_allreduce.worker.journal import Journal
-from edl_allreduce.worker.pipeline import MicroBatch, StepData
+from edl_allreduce.worker.pipeline import MicroBatch, StepData, bad_records
 from edl_allreduce.worker.ring import Ring
 from edl_allreduce.worker.summaries import Summaries
 from edl_allreduce.worker.trainer import StepResult
@@ -40,6 +41,10 @@ log = logging.getLogger(__name__)
 LEAD_STEPS = 2
 """Steps of the old ring between the vote for the next one and the boundary: meanwhile all its members read
 their first records. Whoever drains is not made to wait."""
+
+
+SHOWN_BAD_RECORDS = 5
+"""Of one step, in a worker's log."""
 
 
 class ElasticRing(Ring, Protocol):
@@ -129,8 +134,10 @@ class Settings:
     per_worker_batch: bool
     """Keep the batch per worker instead of the global one."""
     log_loss_steps: int
-    max_bad_records: int
     audit_dir: str
+    job_name: str = ""
+    lost_records: int = 0
+    """Of the data, because parts of its files cannot be read."""
     evaluation_steps: int = 0
     """0: only at the end, where there is validation data."""
 
@@ -169,7 +176,7 @@ class Engine:
     schedule: Schedule
     diary: Diary
     open_pipeline: Callable[..., Feeds]
-    export: Callable[[], str]
+    export: Callable[[], Written]
     checkpoints: Checkpoints | None = None
     evaluator: Evaluator | None = None
     callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
@@ -186,7 +193,6 @@ class Engine:
     _pause: _Pause | None = None
     _last_step: float = 0.0
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=21))
-    _bad_records: int = 0
     _everybody_leaves: bool = False
     _boundary: int | None = None
     """The step after which this ring ends, once that is voted."""
@@ -227,7 +233,10 @@ class Engine:
                 self._keep()
             return Ending.ABANDONED
         if self.ring.rank == 0:
-            log.info("wrote %s", self.export() or "no model, since no --output was given")
+            written = self.export()
+            if written.trouble:
+                log.error("%s", written.trouble)
+            log.info("wrote %s", written.path or "no model")
         return Ending.RELEASED
 
     def _follow(self, order: messages.NewPlan) -> None:
@@ -354,6 +363,8 @@ class Engine:
         leads = self.ring.rank == root
         number = self.diary.open_run(self.step, self.position) if leads else 0
         self._run = self.ring.gather([number])[root][0]
+        if leads and self.checkpoints is not None and self.checkpoints.passed_over:
+            self.control.send(messages.Note(messages.WARNING, self.checkpoints.passed_over))
         if leads and self._begun_from is not None:
             where = f"from {self._begun_from}, after {self.step} steps and {self.position} records"
             log.info("resumed %s", where)
@@ -386,7 +397,7 @@ class Engine:
         epoch, into_epoch = divmod(self.position, self.schedule.order.records)
         self.callbacks.before_step(self.step, None if into_epoch else epoch)
         data = pipeline.take()
-        self._count_bad(data.bad)
+        self._tell_bad(data.problems)
         faults.reach("compute", **at)
         sums, weight, loss = self.trainer.compute(data.parts, self.step, self.position + rank)
         self.diary.write(Fed(plan.generation, self.step, data.span.epoch, data.records, data.bad))
@@ -532,16 +543,12 @@ class Engine:
             self.summaries.pause(self.step, report.pause, plan.size)
         self.control.send(report)
 
-    def _count_bad(self, bad: list[int]) -> None:
-        if not bad:
-            return
-        self._bad_records += len(bad)
-        log.warning("left out bad records %s; %d so far on this worker", bad[:5], self._bad_records)
-        if self._bad_records > self.settings.max_bad_records:
-            raise DataError(
-                f"{self._bad_records} bad records were met, {self.settings.max_bad_records} are allowed "
-                "(--max_bad_records). Check the data with: elasticdl data check"
-            )
+    def _tell_bad(self, problems: Sequence[BadRecord]) -> None:
+        """Who counts them hears each record whenever it is met, so that nobody has to remember."""
+        for problem in problems[:SHOWN_BAD_RECORDS]:
+            log.warning("left out: %s", problem)
+        if problems:
+            self.control.send(bad_records("training data", problems))
 
     def _write_manifest(self, *, finished: bool) -> None:
         if self.settings.audit_dir:
@@ -549,14 +556,12 @@ class Engine:
                 dataset=self.schedule.order.records,
                 finished=finished,
                 max_step=self.step if self.journal.halted else self.schedule.max_step,
+                job_name=self.settings.job_name,
+                lost_records=self.settings.lost_records,
             )
-            write_manifest(self.settings.audit_dir, manifest)
+            self.diary.write_manifest(manifest)
 
     def _export(self) -> None:
         faults.reach("export", rank=self.ring.rank)
-        try:
-            path = self.export()
-        except OSError as error:
-            self.control.send(messages.Exported("", f"{type(error).__name__}: {error}"))
-            return
-        self.control.send(messages.Exported(path))
+        written = self.export()
+        self.control.send(messages.Exported(written.path, written.trouble))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Start, judge
-from edl_allreduce.worker.audit import Diary, Manifest, audit, write_manifest
+from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Manifest, Start, judge
+from edl_allreduce.worker.audit import Diary, audit, write_manifest
 
 DATASET = 40
 BATCH = 4
