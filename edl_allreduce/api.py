@@ -27,6 +27,7 @@ from edl_allreduce.errors import JobFailed, UsageError
 from edl_allreduce.rpc.client import command
 from edl_allreduce.rpc.messages import Ask, Command, EventRecord, JobStatus, Scale, StopJob
 from edl_allreduce.spec import JobSpec, job_directory, parse_job, to_argv
+from edl_allreduce.worker.preflight import check_local_job
 
 __all__ = ["EventRecord", "Job", "JobFailed", "Status", "attach", "submit"]
 
@@ -140,6 +141,7 @@ def submit(spec: JobSpec | None = None, /, **flags: Any) -> Job:
     checked = parse_job("train", argv).spec
     if checked.image_name:
         raise UsageError("image_name: jobs on Kubernetes are submitted with `elasticdl train`.")
+    check_local_job(checked)
     directory = job_directory(checked)
     directory.mkdir(parents=True, exist_ok=True)
     files = LocalJobFiles(directory)
