@@ -504,7 +504,9 @@ def check_fit(loaded: Loaded, trainer: HoldsState, *, model_only: bool = False) 
                 )
 
 
-def load_for_init(directory: str, trainer: HoldsState) -> Loaded:
+def load_for_init(
+    directory: str, trainer: HoldsState, send: Callable[[messages.Note], None] = lambda note: None
+) -> Loaded:
     """The checkpoint that --checkpoint_dir_for_init names: the directory of several, or one of them."""
     path = Path(directory)
     if _NAME.fullmatch(path.name) and (path / CONTENTS).exists():
@@ -515,7 +517,9 @@ def load_for_init(directory: str, trainer: HoldsState) -> Loaded:
     if loaded is None:
         raise CheckpointError(nothing_to_begin_with(path, broken))
     for problem in broken:
-        log.warning("%s; %s is used", problem, loaded.path.name)
+        text = f"{problem}; {loaded.path.name} is used instead"
+        log.warning("%s", text)
+        send(messages.Note(messages.WARNING, text))
     check_fit(loaded, trainer, model_only=True)
     return loaded
 

@@ -23,7 +23,7 @@ from edl_allreduce.data import Records, RecordSource, read_good
 from edl_allreduce.errors import DataError, ModelError
 from edl_allreduce.rpc import messages
 from edl_allreduce.worker.autograph import converted
-from edl_allreduce.worker.pipeline import MicroBatch, Parser, bad_records
+from edl_allreduce.worker.pipeline import MicroBatch, Parser, bad_records, read_all
 from edl_allreduce.worker.zoo import Mode, ModelDefinition
 
 log = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ class Evaluator:
             if count == 0:
                 return None
         else:
-            records = self._source.read(indices)
+            records = read_all(self._source, indices)
         features, labels = self._parser(records, count)
         return MicroBatch(features, labels, count)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -211,7 +211,7 @@ class Pipeline:
                 skipped += [i for i in indices if i in lost]
                 indices = [i for i in indices if i not in lost]
             else:
-                records = self._source.read(indices)
+                records = read_all(self._source, indices)
             if indices:
                 parts.append((records, indices))
         return _Raw(span, parts, skipped, tuple(problems))
@@ -240,6 +240,17 @@ def check_data(source: RecordSource) -> None:
     """A job without records cannot begin."""
     if len(source) == 0:
         raise DataError("the training data holds no record; check --training_data")
+
+
+def read_all(source: RecordSource, indices: Sequence[int]) -> Records:
+    """Records none of which may be bad."""
+    try:
+        return source.read(indices)
+    except BadRecord as error:
+        raise DataError(
+            f"{error}. Write the data again, or leave bad records out with --max_bad_records=N; "
+            "`elasticdl data check` finds all of them"
+        ) from error
 
 
 def bad_records(data: str, problems: Iterable[BadRecord]) -> messages.BadRecords:

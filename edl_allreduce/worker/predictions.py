@@ -71,9 +71,9 @@ class PredictionFiles:
         self._hidden = directory / f"{HIDDEN}{run}"
 
     def begin(self, *, overwrite: bool) -> None:
+        """Nothing is made here: a worker may begin when the others have published already."""
         if not overwrite and not self._publishing:
             refuse_others(self.directory, self._run)
-        self._hidden.mkdir(parents=True, exist_ok=True)
 
     @property
     def _publishing(self) -> bool:
@@ -82,6 +82,7 @@ class PredictionFiles:
 
     def write(self, number: int, batches: Sequence[Any], left_out: list[int]) -> None:
         """Whoever does a task again writes the same file."""
+        self._hidden.mkdir(parents=True, exist_ok=True)
         name = ""
         if batches:
             named, several = isinstance(batches[0], dict), isinstance(batches[0], list | tuple)
@@ -102,6 +103,8 @@ class PredictionFiles:
         if _run_of(self.directory) == self._run:
             return
         if not self._publishing:
+            if not overwrite:
+                refuse_others(self.directory)
             done = [
                 msgspec.json.decode(path.read_bytes(), type=_Task)
                 for path in sorted(self._hidden.glob("task-*.json"))
@@ -111,8 +114,6 @@ class PredictionFiles:
                     f"{self.directory} holds the predictions of {len(done)} tasks, expected {tasks}: all "
                     "workers must see the same --output"
                 )
-            if not overwrite:
-                refuse_others(self.directory)
             for path in [self.directory / INDEX, *self.directory.glob(FILES)]:
                 path.unlink(missing_ok=True)
             index = Index(

@@ -26,7 +26,7 @@ from edl_allreduce.worker.control import Control, Leave, MasterGone
 from edl_allreduce.worker.engine import Ending
 from edl_allreduce.worker.evaluation import Evaluator
 from edl_allreduce.worker.launching import TOKEN
-from edl_allreduce.worker.pipeline import Parser, bad_records
+from edl_allreduce.worker.pipeline import Parser, bad_records, read_all
 from edl_allreduce.worker.predictions import PredictionFiles
 from edl_allreduce.worker.unled import Unled
 from edl_allreduce.worker.zoo import Mode, ModelDefinition
@@ -45,13 +45,20 @@ class Work(Protocol):
 class TrainedModel:
     """A model with the weights of a checkpoint."""
 
-    def __init__(self, definition: ModelDefinition, sample: Any, directory: str) -> None:
+    def __init__(
+        self,
+        definition: ModelDefinition,
+        sample: Any,
+        directory: str,
+        send: Callable[[messages.FromWorker], None],
+    ) -> None:
         self.model = definition.model()
         if not isinstance(self.model, keras.Model):
             raise ModelError(f"{definition.path}: expected a keras.Model, got {type(self.model).__name__}")
         if not self.model.built:
             self.model(sample, training=False)
         self._directory = directory
+        self._send = send
         self.step = -1
         self.load(directory)
 
@@ -62,7 +69,7 @@ class TrainedModel:
         return [v.path for v in self.model.variables], []
 
     def load(self, directory: str) -> None:
-        loaded = load_for_init(directory, self)
+        loaded = load_for_init(directory, self, self._send)
         for variable, array in zip(self.model.variables, loaded.model_arrays, strict=True):
             variable.assign(array)
         self.step = loaded.contents.step
@@ -167,7 +174,7 @@ def _open(
     count = min(spec.minibatch_size, len(source))
     first, bad = session.read_first(spec, source, range(count))
     features, _ = parser(first, count - len(bad))
-    model = TrainedModel(definition, features, spec.checkpoint_dir_for_init)
+    model = TrainedModel(definition, features, spec.checkpoint_dir_for_init, send)
     work: Work
     if predicts:
         # Data and model are part of it, since a token may be used for several runs.
@@ -261,7 +268,7 @@ class _Predicting:
 
     def _predict(self, indices: range) -> tuple[Any, list[int]]:
         if not self._bad_allowed:
-            features, _ = self._parser(self._source.read(indices), len(indices))
+            features, _ = self._parser(read_all(self._source, indices), len(indices))
             return self._model.predict_on_batch(features), []
         records, bad = read_good(self._source, indices)
         for error in bad:

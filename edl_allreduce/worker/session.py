@@ -7,6 +7,7 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import tensorflow as tf
@@ -27,7 +28,7 @@ from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.engine import Ending, Engine, Orders, Settings
 from edl_allreduce.worker.evaluation import Evaluator
 from edl_allreduce.worker.export import Written, write_model, write_pass
-from edl_allreduce.worker.pipeline import MicroBatch, Parser, Pipeline, check_data
+from edl_allreduce.worker.pipeline import MicroBatch, Parser, Pipeline, check_data, read_all
 from edl_allreduce.worker.reader import open_custom
 from edl_allreduce.worker.ring import HorovodRing, Ring
 from edl_allreduce.worker.static_job import PASSES
@@ -48,7 +49,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     tell_damage(source, control.send)
     ring = HorovodRing(control.store.port, interface, Deadlines(spec.failure_detection_seconds).collective)
     ring.join(Plan(0, (control.seat,)), control.seat.uid)
-    trainer, parser = build_trainer(spec, ring, source, schedule)
+    trainer, parser = build_trainer(spec, ring, source, schedule, control.send)
     # What a re-form calls, called once: the others will not wait until it is loaded.
     ring.gather([0])
     trainer.restore(ring.share_state(trainer.state(), root=0, takers=[0]))
@@ -141,7 +142,7 @@ def read_first(
 ) -> tuple[Records, tuple[BadRecord, ...]]:
     """Some records to build the model with, and those that are bad."""
     if not spec.max_bad_records:
-        return source.read(indices), ()
+        return read_all(source, indices), ()
     records, bad = read_good(source, indices)
     if len(bad) == len(indices):
         raise DataError(f"none of the first {len(indices)} records can be read: {bad[0]}")
@@ -178,7 +179,11 @@ def open_evaluator(spec: JobSpec, trainer: Trainer, orders: Orders) -> Evaluator
 
 
 def build_trainer(
-    spec: JobSpec, ring: Ring, source: RecordSource, schedule: Schedule
+    spec: JobSpec,
+    ring: Ring,
+    source: RecordSource,
+    schedule: Schedule,
+    send: Callable[[messages.FromWorker], None] = lambda message: None,
 ) -> tuple[Trainer, Parser]:
     """The model, traced on the first records of the data."""
     definition = definition_of(spec)
@@ -205,7 +210,7 @@ def build_trainer(
         trainer.keep_best()
         callbacks.on_best = trainer.keep_best
     if spec.checkpoint_dir_for_init:
-        start = load_for_init(spec.checkpoint_dir_for_init, trainer)
+        start = load_for_init(spec.checkpoint_dir_for_init, trainer, send)
         trainer.restore_model(start.model_arrays)
         log.info("begins with the model of %s", start.path)
     return trainer, parser
@@ -250,5 +255,12 @@ def export(spec: JobSpec, trainer: Trainer) -> Written:
     trainer.take_best()
     if not spec.output:
         return Written("")
-    kept = [Path(spec.checkpoints)] if spec.checkpoints else []
-    return write_model(trainer.model, spec.output, [*kept, job_directory(spec), *SPARE])
+    return write_model(trainer.model, spec.output, _spare(spec))
+
+
+def _spare(spec: JobSpec) -> list[Path]:
+    """Where a model may go that has no room in --output."""
+    places = [Path(spec.checkpoints)] if spec.checkpoints else []
+    with suppress(RuntimeError):  # a user without a home has no such directory
+        places.append(job_directory(spec))
+    return [*places, *SPARE]

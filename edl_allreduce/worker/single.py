@@ -59,7 +59,7 @@ def assemble(spec: JobSpec, control: Unled, ring: ElasticRing, *, passes: bool =
     session.set_threads(spec)
     source, schedule = session.open_training_data(spec)
     session.tell_damage(source, control.send)
-    trainer, parser = session.build_trainer(spec, ring, source, schedule)
+    trainer, parser = session.build_trainer(spec, ring, source, schedule, control.send)
     save_pass = functools.partial(write_pass, trainer.model, spec.output)
     return Engine(
         settings=session.settings_of(spec, source),

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_allreduce.errors import CheckpointError, UsageError
-from edl_allreduce.rpc.messages import Checkpointed
+from edl_allreduce.rpc.messages import WARNING, Checkpointed, Note
 from edl_allreduce.worker import checkpoint
 from edl_allreduce.worker.checkpoint import Checkpoints, Course, Variable
 from edl_allreduce.worker.journal import Journal
@@ -299,6 +299,16 @@ def test_an_init_directory_may_name_one_checkpoint(tmp_path):
     assert checkpoint.load_for_init(str(tmp_path / "version-10"), FakeTrainer()).contents.step == 10
     with pytest.raises(CheckpointError, match="expected a whole checkpoint"):
         checkpoint.load_for_init(str(tmp_path / "nothing"), FakeTrainer())
+
+
+def test_a_corrupt_checkpoint_to_begin_with_is_named(tmp_path):
+    saved(tmp_path, 10, 20)
+    (tmp_path / "version-20" / "done").unlink()
+    told: list[Note] = []
+    assert checkpoint.load_for_init(str(tmp_path), FakeTrainer(), told.append).contents.step == 10
+    (note,) = told
+    assert note.kind == WARNING and "version-20 is incomplete" in note.text
+    assert note.text.endswith("version-10 is used instead")
 
 
 def test_sizes_of_variables():

@@ -161,8 +161,22 @@ class TestIndexAndCheck:
         out = capsys.readouterr().out
         assert "data-00000: record 3 at offset 72" in out
         assert "data-00000: record 9 at offset 216" in out
-        assert "2 of 10 records are bad" in out
+        assert "2 of 10 records are bad. Write" in out
         assert "--max_bad_records=2" in out
+
+    def test_records_that_nobody_can_find_any_more_are_counted_too(self, records, capsys):
+        path = records / "data-00000"
+        data = bytearray(path.read_bytes())
+        data[24 * 3] ^= 1
+        path.write_bytes(data)
+        assert main(["check", str(records)]) == 1
+        out = capsys.readouterr().out
+        assert "record 3 at offset 72" in out and "the last 168 bytes of the file cannot be read" in out
+        assert "1 of 4 records are bad, and about 6 more are lost" in out
+
+    def test_a_misspelt_parameter_is_refused(self, records):
+        with pytest.raises(UsageError, match=r"reader_typ is not known\. Did you mean reader_type\?"):
+            main(["check", str(records), "--data_reader_params=reader_typ=tfrecord"])
 
 
 class TestSplit:
