@@ -135,6 +135,8 @@ class Settings:
     """Keep the batch per worker instead of the global one."""
     log_loss_steps: int
     audit_dir: str
+    shares_bad: bool = False
+    """No master counts bad records, so ranks tell each other."""
     job_name: str = ""
     lost_records: int = 0
     """Of the data, because parts of its files cannot be read."""
@@ -193,6 +195,8 @@ class Engine:
     _pause: _Pause | None = None
     _last_step: float = 0.0
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=21))
+    _met: set[int] = field(default_factory=set)
+    """Bad records."""
     _everybody_leaves: bool = False
     _boundary: int | None = None
     """The step after which this ring ends, once that is voted."""
@@ -413,6 +417,10 @@ class Engine:
         self.step += 1
         self.position += len(data.span)
         progress.step, progress.position, progress.loss = self.step, self.position, result.loss
+        if self.settings.shares_bad and (
+            self._finished() or self.position % self.schedule.order.records == 0
+        ):
+            self._share_bad()
         self.callbacks.after_step(self.step - 1, result.loss)
         every = self.settings.log_loss_steps
         if every and self.step % every == 0:
@@ -548,7 +556,19 @@ class Engine:
         for problem in problems[:SHOWN_BAD_RECORDS]:
             log.warning("left out: %s", problem)
         if problems:
+            self._met.update(problem.index for problem in problems)
             self.control.send(bad_records("training data", problems))
+
+    def _share_bad(self) -> None:
+        """At the end of each epoch, so that all ranks decide alike, whoever met which record."""
+        mine = sorted(self._met)
+        longest = max(count for (count,) in self.ring.gather([len(mine)]))
+        if longest:
+            rows = self.ring.gather([*mine, *[-1] * (longest - len(mine))])
+            others = {index for row in rows for index in row if index >= 0} - self._met
+            self._met |= others
+            met = {index: (f"record {index}, which another rank met", 0) for index in others}
+            self.control.send(messages.BadRecords("training data", met))
 
     def _write_manifest(self, *, finished: bool) -> None:
         if self.settings.audit_dir:

@@ -5,6 +5,7 @@ The same engine, trainer, data order, audit and result as in a ring; only the su
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import os
@@ -62,7 +63,9 @@ def assemble(spec: JobSpec, control: Unled, ring: ElasticRing, *, passes: bool =
     trainer, parser = session.build_trainer(spec, ring, source, schedule, control.send)
     save_pass = functools.partial(write_pass, trainer.model, spec.output)
     return Engine(
-        settings=session.settings_of(spec, source),
+        settings=dataclasses.replace(
+            session.settings_of(spec, source), shares_bad=spec.max_bad_records > 0 and ring.size > 1
+        ),
         control=control,
         ring=ring,
         trainer=trainer,

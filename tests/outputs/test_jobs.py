@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +114,19 @@ def test_one_bad_record_too_many_ends_the_job_whoever_met_which(launch, damaged)
     assert job.wait(400) == 1, job.story()
     assert "Failed: 2 bad records so far, 1 allowed (--max_bad_records)" in job.stdout()
     assert "could not begin" not in job.stdout()
+
+
+def test_ranks_without_a_master_count_bad_records_together(damaged):
+    """Shuffled, each of the two may have met one: neither alone has too many."""
+    flags = [f"--{key}={value}" for key, value in damaged.items() if key != "num_workers"]
+    programs = Path(sys.executable).parent
+    words = [programs / "horovodrun", "-np", "2", sys.executable, "-m", "edl_allreduce.worker.main", *flags]
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [*words, "--max_bad_records=1"], capture_output=True, text=True, timeout=240, env=environment
+    )
+    assert done.returncode != 0
+    assert "2 bad records so far, 1 allowed (--max_bad_records). Check the data" in done.stdout, done.stderr
 
 
 def test_a_bad_record_that_is_not_allowed_is_named_with_the_cure(launch, damaged, tmp_path):
