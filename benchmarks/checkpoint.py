@@ -98,7 +98,7 @@ def _keras(where: Path, settings: argparse.Namespace, data: Path) -> list[float]
 
 def _one_copy(checkpoints: Path) -> tuple[int, float]:
     """Bytes of a checkpoint's arrays, and the time to copy them into new memory."""
-    kept = checkpoint.newest(checkpoints)
+    kept, _ = checkpoint.newest(checkpoints)
     assert kept is not None, "the job wrote a checkpoint when it ended"
     times = []
     for _ in range(COPIES):  # the first one also waits for memory that this process never had

@@ -26,6 +26,7 @@ from edl_allreduce.errors import JobFailed, UsageError
 from edl_allreduce.rpc.client import command
 from edl_allreduce.rpc.messages import Ask, Command, EventRecord, JobStatus, Scale, StopJob
 from edl_allreduce.spec import JobSpec, parse_job, to_argv
+from edl_allreduce.worker.preflight import check_local_job
 
 __all__ = ["EventRecord", "Job", "JobFailed", "Status", "attach", "submit"]
 
@@ -138,6 +139,7 @@ def submit(spec: JobSpec | None = None, /, **flags: Any) -> Job:
     checked = parse_job("train", argv).spec
     if checked.image_name:
         raise UsageError("image_name: jobs on Kubernetes are submitted with `elasticdl train`.")
+    check_local_job(checked)
     return Job(*start(checked))
 
 

@@ -46,11 +46,15 @@ class DataError(EdlError):
 class BadRecord(DataError):
     """One record is corrupt; training may go on without it if the user allowed that."""
 
-    def __init__(self, message: str, *, index: int, path: str, offset: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, index: int, path: str, offset: int | None = None, lost_with_it: int = 0
+    ) -> None:
         super().__init__(message)
         self.index = index
         self.path = path
         self.offset = offset
+        self.lost_with_it = lost_with_it
+        """Records behind it that nobody can find any more, as far as one can tell."""
 
 
 class CheckpointError(EdlError):

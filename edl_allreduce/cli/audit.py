@@ -17,8 +17,8 @@ from edl_allreduce.spec import parse_job
 
 ABOUT = """\
 Prove from what the workers wrote down (--audit_dir of the job) that every record was used exactly once per
-epoch, whatever happened to the workers. Exit code 1 when that is not so. The job must be over; after
-`elasticdl stop` its last epoch may be incomplete.
+epoch, whatever happened to the workers. Exit code 1 when that is not so, 2 while the job still runs. After
+`elasticdl stop` its last epoch may be incomplete. Records that could not be read are named with their number.
 
   elasticdl audit --job_name=digits
   elasticdl audit --audit_dir=audit --output=json
@@ -68,7 +68,7 @@ def _text(directory: str, verdict: Verdict) -> str:
     lines = [f"audit of {outside.line(directory)}: {'clean' if verdict.clean else 'NOT CLEAN'}"]
     rows = {
         "steps": f"{verdict.steps} in {verdict.generations} rings",
-        "records": f"{verdict.records} used, {verdict.bad_records} bad ones left out",
+        "records": f"{verdict.records} used; left out: {verdict.left_out or 'none'}",
         "epochs": f"{verdict.epochs} complete, every record exactly once in each"
         if verdict.clean
         else f"{verdict.epochs} complete",

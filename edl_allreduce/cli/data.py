@@ -31,7 +31,7 @@ Advance = Callable[[int], None]
 
 def main(argv: Sequence[str]) -> int:
     """Run one of the sub-commands."""
-    return subcommands.run(_PROGRAM, "Make, inspect and convert training data.", _COMMANDS, argv)
+    return subcommands.run(_PROGRAM, "Make, inspect, check and split training data.", _COMMANDS, argv)
 
 
 # --- make ---------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _make(argv: Sequence[str]) -> int:
     from edl_allreduce.data.datasets import DATASETS
-    from edl_allreduce.data.writing import Format, new_directory, write_columns
+    from edl_allreduce.data.writing import Format, leave_mark, made_before, new_directory, write_columns
 
     listed = "\n".join(f"  {name:14} {dataset.summary}" for name, dataset in DATASETS.items())
     parser = Parser(
@@ -85,8 +85,25 @@ def _make(argv: Sequence[str]) -> int:
         raise DataError(
             f"{flags.source_dir}: is no directory; --source_dir names the one of the original files"
         )
-    splits = dataset.load(flags.source_dir)
     target = flags.out_dir / flags.dataset
+    asked = {
+        "dataset": flags.dataset,
+        "format": flags.format,
+        "records_per_shard": flags.records_per_shard,
+        "fraction": flags.fraction,
+        "source_dir": str(flags.source_dir.resolve()) if flags.source_dir is not None else None,
+    }
+    before = made_before(target)
+    if before is not None and not flags.overwrite:
+        if before == asked:
+            print(f"{target}: is there already, as asked for; --overwrite writes it again")
+            return 0
+        other = ", ".join(f"{name}={before.get(name)}" for name in asked if before.get(name) != asked[name])
+        raise DataError(
+            f"{target}: exists already, made with {other}; remove it, choose another place, or "
+            "say --overwrite"
+        )
+    splits = dataset.load(flags.source_dir)
     report = []
     with new_directory(target, overwrite=flags.overwrite) as fresh:
         for part, columns in (("train", splits.train), ("test", splits.test)):
@@ -103,6 +120,7 @@ def _make(argv: Sequence[str]) -> int:
             report.append(
                 f"{target / part}: {_many(count, 'record')} in {_many(files, 'file')} ({flags.format})"
             )
+        leave_mark(fresh, asked)
     print("\n".join(report))
     return 0
 
@@ -233,9 +251,11 @@ def _check(argv: Sequence[str]) -> int:
     if bad > _SHOWN_BAD_RECORDS:
         print(f"... and {bad - _SHOWN_BAD_RECORDS} more")
     if bad:
+        lost = getattr(source, "lost_records", 0)
+        more = f", and about {lost} more are lost" if lost else ""
         print(
-            f"{flags.path}: {bad} of {len(source)} records are bad. Write the data again, or train with "
-            f"--max_bad_records={bad} to leave them out"
+            f"{flags.path}: {bad} of {len(source)} records are bad{more}. Write the data again, or train "
+            f"with --max_bad_records={bad} to go on without {'all of ' if lost else ''}them"
         )
         return 1
     print(f"{flags.path}: all {len(source)} records are good")

@@ -40,6 +40,7 @@ def _run(command: Command, argv: Sequence[str]) -> int:
         if code == 0 and spec.follow and not spec.yaml:
             return load("edl_allreduce.cli.following:follow")(spec)
         return code
+    load("edl_allreduce.worker.preflight:check_local_job")(spec)
     if spec.distribution_strategy is Strategy.LOCAL:
         if spec.detach:
             raise UsageError("--detach needs a master; leave --distribution_strategy=Local out.")

@@ -49,6 +49,19 @@ Entry = Begin | Fed | Applied
 
 
 @dataclass(frozen=True)
+class Manifest:
+    """What the audit must know about the job."""
+
+    dataset: int
+    """Records of the data set."""
+    finished: bool = False
+    max_step: int = 0
+    job_name: str = ""
+    lost_records: int = 0
+    """In parts of the data that cannot be read, besides those counted as bad: an estimate."""
+
+
+@dataclass(frozen=True)
 class Start:
     """Where a run begins: at a checkpoint, or at the very beginning."""
 
@@ -67,6 +80,7 @@ class Verdict:
     records: int
     """Records used, counted over all epochs."""
     bad_records: int
+    """Different records that were left out because they could not be read."""
     generations: int
     redone: int
     """Updates that only dead workers had applied, made again by the others."""
@@ -75,6 +89,8 @@ class Verdict:
     """Beginnings: one, and one for each time that the job came back from a checkpoint."""
     set_back: int = 0
     """Updates that were made again because they came after the checkpoint."""
+    lost_records: int = 0
+    """Records that are no part of the data set any more, since their place in a file cannot be read."""
 
     @property
     def clean(self) -> bool:
@@ -83,7 +99,7 @@ class Verdict:
     def __str__(self) -> str:
         if not self.clean:
             return f"NOT CLEAN: {len(self.problems)} problems; first: {self.problems[0]}"
-        bad = f", {self.bad_records} bad records left out" if self.bad_records else ""
+        bad = f"; without {self.left_out}" if self.left_out else ""
         resumed = (
             f"; resumed {self.runs - 1} times, {self.set_back} steps after a checkpoint were made again"
             if self.runs > 1
@@ -91,8 +107,18 @@ class Verdict:
         )
         return (
             f"clean: {self.steps} steps in {self.generations} rings, {self.records} records, "
-            f"each exactly once per epoch ({self.epochs} complete{bad}){resumed}"
+            f"each exactly once per epoch ({self.epochs} complete){bad}{resumed}"
         )
+
+    @property
+    def left_out(self) -> str:
+        """What of the data was not trained, in words; empty when all of it was."""
+        parts = []
+        if self.bad_records:
+            parts.append(f"{self.bad_records} bad record{'' if self.bad_records == 1 else 's'}")
+        if self.lost_records:
+            parts.append(f"about {self.lost_records} records in unreadable parts of the files")
+        return " and ".join(parts)
 
 
 MAX_PROBLEMS = 50
@@ -108,6 +134,7 @@ def judge(
     dataset: int,
     finished: bool,
     starts: Mapping[int, Start] | None = None,
+    lost_records: int = 0,
 ) -> Verdict:
     """Check the entries of all workers. `finished`: every begun epoch must be complete."""
     problems: list[str] = []
@@ -141,6 +168,7 @@ def judge(
     line = _lineage(begins, applied, problems, starts or {})
     used: dict[int, dict[int, int]] = {}
     bad = 0
+    distinct: set[int] = set()
     for step, ring in sorted(line.steps.items()):
         parts = fed.get((ring, step), [])
         if len(parts) != begins[ring].size:
@@ -150,6 +178,7 @@ def judge(
             )
         for part in parts:
             bad += len(part.bad)
+            distinct.update(part.bad)
             counts = used.setdefault(part.epoch, {})
             for record in (*part.records, *part.bad):
                 counts[record] = counts.get(record, 0) + 1
@@ -158,12 +187,13 @@ def judge(
         steps=len(line.steps),
         epochs=complete,
         records=sum(sum(c.values()) for c in used.values()) - bad,
-        bad_records=bad,
+        bad_records=len(distinct),
         generations=len(begins),
         redone=line.redone,
         problems=problems[:MAX_PROBLEMS],
         runs=max(1, len({run for run, _ in begins})),
         set_back=line.set_back,
+        lost_records=lost_records,
     )
 
 

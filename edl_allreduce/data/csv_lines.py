@@ -105,7 +105,6 @@ class CsvSource(ShardedBytes):
         for file, index in zip(files, indexes, strict=True):
             if index.tear is not None and not allow_truncated:
                 raise refuse_tear(file.path, index.tear)
-        self._tears = [index.tear for index in indexes]
         firsts = [self._head(file, index) for file, index in zip(files, indexes, strict=True)]
         header = self._find_header(files, firsts, columns)
         self._spans = [
@@ -120,8 +119,9 @@ class CsvSource(ShardedBytes):
         self.header = self._dialect.join(names) if header is not None else None
         """The line that names the columns of what is read, if the files have such a line."""
         self.suffix = ".tsv" if self._dialect.separator == "\t" else ".csv"
-        counts = [len(s) + (tear is not None) for s, tear in zip(self._spans, self._tears, strict=True)]
-        super().__init__(files, counts)
+        tears = [index.tear for index in indexes]
+        counts = [len(s) + (tear is not None) for s, tear in zip(self._spans, tears, strict=True)]
+        super().__init__(files, counts, tears)
 
     @property
     def metadata(self) -> Metadata:
@@ -189,7 +189,7 @@ class CsvSource(ShardedBytes):
     def _read_shard(self, shard: int, local: list[int]) -> list[bytes]:
         spans, tear = self._spans[shard], self._tears[shard]
         if tear is not None and local[-1] == len(spans):
-            raise self._bad(shard, len(spans), tear.reason)
+            raise self._bad(shard, len(spans), str(tear), lost_with_it=tear.lost_records)
         starts, ends = spans[local].T.tolist()
         with self._pool.open(self._files[shard].path) as fd:
             lines = read_spans(fd, starts, ends)
@@ -267,5 +267,6 @@ def build_index(path: Path, quoted: bool) -> FileIndex:
             "a quoted field never closes (if quotes are ordinary characters here, say quoting=none in "
             "--data_reader_params)"
         )
-        return FileIndex(spans, Tear(int(starts[-1]), len(spans), reason))
+        start = int(starts[-1])
+        return FileIndex(spans, Tear(start, len(spans), reason, lost_bytes=base - start, counted=1))
     return FileIndex(spans)

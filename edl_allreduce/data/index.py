@@ -32,6 +32,25 @@ class Tear:
     offset: int
     whole_records: int
     reason: str
+    lost_bytes: int
+    """From there to the end of the file."""
+    counted: int
+    """Records that stand for what is lost; reading them fails."""
+
+    @property
+    def lost_records(self) -> int:
+        """How many more are lost than are counted: an estimate from the size of those before."""
+        if not self.whole_records:
+            return 0
+        return max(0, round(self.lost_bytes * self.whole_records / self.offset) - self.counted)
+
+    @property
+    def extent(self) -> str:
+        more = f", about {self.lost_records} more records are lost" if self.lost_records else ""
+        return f"the last {self.lost_bytes} bytes of the file cannot be read{more}"
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.extent}"
 
 
 @dataclass(frozen=True)
@@ -80,8 +99,9 @@ def load_or_build(path: Path, kind: str, build: Callable[[Path], FileIndex]) -> 
 
 def refuse_tear(path: Path, tear: Tear) -> DataError:
     return DataError(
-        f"{path}: {tear.reason} at offset {tear.offset}, after {tear.whole_records} whole records; write the "
-        "file again, or pass --max_bad_records=N to count what is broken and go on without it"
+        f"{path}: {tear.reason} at offset {tear.offset}, after {tear.whole_records} whole records; "
+        f"{tear.extent}. Write the file again, or pass --max_bad_records=N to count what is broken and go "
+        "on without it"
     )
 
 

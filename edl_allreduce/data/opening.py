@@ -8,7 +8,13 @@ import numpy as np
 
 from edl_allreduce.data.locate import Kind, Located, locate, parse_kind
 from edl_allreduce.data.source import Indices, Records, RecordSource
-from edl_allreduce.errors import BadRecord, DataError
+from edl_allreduce.errors import BadRecord, DataError, UsageError
+from edl_allreduce.spec.words import nearest
+
+PARAMS = ("reader_type", "columns", "header", "sep", "quoting")
+"""Of --data_reader_params, for all formats that this package reads itself."""
+ALIASES = {"separator": "sep", "delimiter": "sep", "format": "reader_type", "type": "reader_type"}
+"""What people write instead."""
 
 
 def open_source(
@@ -17,14 +23,14 @@ def open_source(
     """Open a directory, a glob, a file or a comma-separated list of them.
 
     ``params`` are those of --data_reader_params; ``reader_type`` forces a format, ``columns`` chooses
-    columns. Other keys are for custom readers and for models, and are left alone.
+    columns, the others tell how CSV is written. Unknown ones are refused.
 
     A file whose end is broken is an error, unless ``allow_truncated``: then what is broken counts as
     records whose reading raises BadRecord, so that every worker sees and counts the same ones.
     """
     params = params or {}
-    forced = parse_kind(params["reader_type"]) if params.get("reader_type") else None
-    located = locate(path, forced)
+    check_params(params)
+    located = find(path, params)
     source = _open(located, params, allow_truncated)
     if len(source) == 0:
         source.close()
@@ -32,6 +38,26 @@ def open_source(
             f"{path}: {len(located.files)} {located.kind} files, but no record; write the data again"
         )
     return source
+
+
+def find(path: str, params: Mapping[str, str]) -> Located:
+    """The files that would be opened, and their format; nothing in them is read but their first bytes."""
+    forced = parse_kind(params["reader_type"]) if params.get("reader_type") else None
+    return locate(path, forced)
+
+
+def check_params(params: Mapping[str, str]) -> None:
+    """A misspelt parameter would change what is read, or nothing, in silence."""
+    for name in params:
+        if name not in PARAMS:
+            meant = nearest(name, [*PARAMS, *ALIASES])
+            guess = f" Did you mean {ALIASES.get(meant, meant)}?" if meant else ""
+            raise UsageError(
+                f"--data_reader_params: {name} is not known.{guess} Known: "
+                f"{', '.join(PARAMS)}; others are for a custom_data_reader of the model file."
+            )
+    if params.get("reader_type"):
+        parse_kind(params["reader_type"])
 
 
 def read_good(source: RecordSource, indices: Indices) -> tuple[Records, tuple[BadRecord, ...]]:

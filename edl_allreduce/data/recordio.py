@@ -116,10 +116,10 @@ class RecordIOSource(ShardedBytes):
             if index.tear is not None and not allow_truncated:
                 raise refuse_tear(file.path, index.tear)
         self._tables = [index.table for index in indexes]
-        self._tears = [index.tear for index in indexes]
         self._starts = [np.concatenate(([0], np.cumsum(table[:, _COUNT]))) for table in self._tables]
         self._cache: Cache[_Chunk] = Cache(CACHE_BYTES)
-        super().__init__(files, [int(starts[-1]) for starts in self._starts])
+        counts = [int(starts[-1]) for starts in self._starts]
+        super().__init__(files, counts, [index.tear for index in indexes])
 
     def close(self) -> None:
         super().close()
@@ -141,6 +141,9 @@ class RecordIOSource(ShardedBytes):
                 begin = len(records)
                 wanted = slice(begin, begin + sum(1 for _ in group))
                 rows = [at - firsts[begin] for at in local[wanted]]
+                tear = self._tears[shard]
+                if tear is not None and local[begin] >= tear.whole_records:
+                    raise self._torn(shard, local[begin], tear)
                 chunk = self._chunk(fd, shard, number)
                 if isinstance(chunk, _Broken):
                     raise self._bad(shard, local[begin], chunk.reason)
@@ -155,7 +158,7 @@ class RecordIOSource(ShardedBytes):
         if known is not None:
             return known
         try:
-            chunk = _load_chunk(fd, self._tables[shard][number].tolist(), self._tears[shard])
+            chunk = _load_chunk(fd, self._tables[shard][number].tolist())
         except _Damaged as damage:
             chunk = _Broken(str(damage))
         self._cache.put((shard, number), chunk)
@@ -182,11 +185,9 @@ class RecordIOSource(ShardedBytes):
         return records
 
 
-def _load_chunk(fd: int, row: list[int], tear: Tear | None) -> _Chunk:
+def _load_chunk(fd: int, row: list[int]) -> _Chunk:
     """Read, check and take apart one chunk."""
     offset, crc, compressor, size, count = row
-    if compressor == _TORN:
-        raise _Damaged(tear.reason if tear is not None else "the file is torn here")
     stored = pread(fd, size, offset + _HEADER.size)
     if len(stored) < size:
         raise _Damaged("the file is shorter than when it was opened")
@@ -310,11 +311,11 @@ def build_index(path: Path) -> FileIndex:
         while at < size:
             header = pread(fd, _HEADER.size, at)
             if len(header) < _HEADER.size:
-                return _torn(rows, at, records, 1, "the file ends inside the header of a chunk")
+                return _torn(rows, at, size, records, 1, "the file ends inside the header of a chunk")
             magic, crc, compressor, length, count = _HEADER.unpack(header)
             if magic != MAGIC:
                 return _torn(
-                    rows, at, records, 1, f"a chunk should begin here, but its mark is {magic:#010x}"
+                    rows, at, size, records, 1, f"a chunk should begin here, but its mark is {magic:#010x}"
                 )
             if compressor not in Compressor.__members__.values():
                 if not rows and length in _OLD_LAYOUT_COMPRESSORS:
@@ -323,11 +324,11 @@ def build_index(path: Path) -> FileIndex:
                         "before the checksum), which is not read; write the data again with elasticdl data "
                         "make or with pyrecordio 0.0.6 or newer"
                     )
-                return _torn(rows, at, records, 1, f"a chunk names the unknown compressor {compressor}")
+                return _torn(rows, at, size, records, 1, f"a chunk names the unknown compressor {compressor}")
             end = at + _HEADER.size + length
             if end > size:
                 reason = f"the file ends {end - size} bytes before the end of a chunk of {count} records"
-                return _torn(rows, at, records, count, reason)
+                return _torn(rows, at, size, records, count, reason)
             rows.append((at, crc, compressor, length, count))
             records += count
             at = end
@@ -335,10 +336,12 @@ def build_index(path: Path) -> FileIndex:
 
 
 def _torn(
-    rows: list[tuple[int, int, int, int, int]], at: int, whole: int, lost: int, reason: str
+    rows: list[tuple[int, int, int, int, int]], at: int, size: int, whole: int, lost: int, reason: str
 ) -> FileIndex:
     """What is lost counts as records, whose reading fails: so it is seen and counted."""
-    return FileIndex(_table([*rows, (at, 0, _TORN, 0, max(lost, 1))]), Tear(at, whole, reason))
+    counted = max(lost, 1)
+    tear = Tear(at, whole, reason, lost_bytes=size - at, counted=counted)
+    return FileIndex(_table([*rows, (at, 0, _TORN, 0, counted)]), tear)
 
 
 def _table(rows: list[tuple[int, int, int, int, int]]) -> npt.NDArray[np.int64]:

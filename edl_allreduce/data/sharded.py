@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from edl_allreduce.data.files import DataFile, FilePool
+from edl_allreduce.data.index import Tear
 from edl_allreduce.data.source import Indices, Metadata, as_indices, fingerprint_of
 from edl_allreduce.errors import BadRecord
 
@@ -19,8 +20,11 @@ class ShardedBytes(ABC):
 
     kind: ClassVar[str]
 
-    def __init__(self, files: Sequence[DataFile], counts: Sequence[int]) -> None:
+    def __init__(
+        self, files: Sequence[DataFile], counts: Sequence[int], tears: Sequence[Tear | None] = ()
+    ) -> None:
         self._files = tuple(files)
+        self._tears = tuple(tears) or (None,) * len(self._files)
         self._first = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
         self._pool = FilePool()
         self._fingerprint = fingerprint_of(self.kind, len(self), ((f.name, f.size) for f in self._files))
@@ -31,6 +35,17 @@ class ShardedBytes(ABC):
     @property
     def files(self) -> tuple[DataFile, ...]:
         return self._files
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """Parts of files that cannot be read, in words."""
+        found = zip(self._files, self._tears, strict=True)
+        return tuple(f"{file.path}: at offset {tear.offset}: {tear}" for file, tear in found if tear)
+
+    @property
+    def lost_records(self) -> int:
+        """How many records are in those parts besides the ones that are counted as bad: an estimate."""
+        return sum(tear.lost_records for tear in self._tears if tear is not None)
 
     @property
     def fingerprint(self) -> str:
@@ -77,7 +92,9 @@ class ShardedBytes(ABC):
         shard = int(np.searchsorted(self._first, checked, side="right")) - 1
         return shard, checked - int(self._first[shard])
 
-    def _bad(self, shard: int, local: int, what: str, offset: int | None = None) -> BadRecord:
+    def _bad(
+        self, shard: int, local: int, what: str, offset: int | None = None, lost_with_it: int = 0
+    ) -> BadRecord:
         index = int(self._first[shard]) + local
         file = self._files[shard]
         place = offset if offset is not None else self._offset(shard, local)
@@ -87,4 +104,10 @@ class ShardedBytes(ABC):
             index=index,
             path=str(file.path),
             offset=place,
+            lost_with_it=lost_with_it,
         )
+
+    def _torn(self, shard: int, local: int, tear: Tear) -> BadRecord:
+        """One of the records that stand for the broken end of a file."""
+        first = local == tear.whole_records
+        return self._bad(shard, local, str(tear), lost_with_it=tear.lost_records if first else 0)

@@ -45,14 +45,14 @@ class TFRecordSource(ShardedBytes):
         for file, index in zip(files, indexes, strict=True):
             if index.tear is not None and not allow_truncated:
                 raise refuse_tear(file.path, index.tear)
-        # A tear counts as one more record of its file, whose reading fails: so it is seen and counted.
-        self._tears = [index.tear for index in indexes]
         # Views, because taking single numbers out of them is several times faster than out of arrays.
         self._offsets = [
             (np.append(index.table, file.size) if index.tear is not None else index.table).data
             for file, index in zip(files, indexes, strict=True)
         ]
-        super().__init__(files, [len(offsets) - 1 for offsets in self._offsets])
+        # A tear counts as one more record of its file, whose reading fails: so it is seen and counted.
+        counts = [len(offsets) - 1 for offsets in self._offsets]
+        super().__init__(files, counts, [index.tear for index in indexes])
 
     def _offset(self, shard: int, local: int) -> int:
         return self._offsets[shard][local]
@@ -60,7 +60,7 @@ class TFRecordSource(ShardedBytes):
     def _read_shard(self, shard: int, local: list[int]) -> list[bytes]:
         tear = self._tears[shard]
         if tear is not None and local[-1] == tear.whole_records:
-            raise self._bad(shard, tear.whole_records, tear.reason)
+            raise self._torn(shard, tear.whole_records, tear)
         offsets = self._offsets[shard]
         starts, ends = [offsets[at] for at in local], [offsets[at + 1] for at in local]
         with self._pool.open(self._files[shard].path) as fd:
@@ -99,20 +99,22 @@ def build_index(path: Path) -> FileIndex:
                 base, at = position, 0
                 window = pread(fd, _SCAN_BYTES, base)
             if len(window) < at + _HEADER.size:
-                return _torn(offsets, "the file ends inside the header of a record")
+                return _torn(offsets, size, "the file ends inside the header of a record")
             length, stored = _HEADER.unpack_from(window, at)
             if stored != masked_crc(window[at : at + _LENGTH.size]):
-                return _torn(offsets, "the length field of a record does not match its checksum")
+                return _torn(offsets, size, "the length field of a record does not match its checksum")
             position += length + _FRAME_BYTES
             if position > size:
                 missing = position - size
-                return _torn(offsets, f"the file ends {missing} bytes before the end of a record")
+                return _torn(offsets, size, f"the file ends {missing} bytes before the end of a record")
             offsets.append(position)
     return FileIndex(np.frombuffer(offsets, dtype=np.int64))
 
 
-def _torn(offsets: array[int], reason: str) -> FileIndex:
-    return FileIndex(np.frombuffer(offsets, dtype=np.int64), Tear(offsets[-1], len(offsets) - 1, reason))
+def _torn(offsets: array[int], size: int, reason: str) -> FileIndex:
+    end = offsets[-1]
+    tear = Tear(end, len(offsets) - 1, reason, lost_bytes=size - end, counted=1)
+    return FileIndex(np.frombuffer(offsets, dtype=np.int64), tear)
 
 
 class TFRecordWriter:

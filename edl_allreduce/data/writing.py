@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +25,9 @@ from edl_allreduce.errors import DataError
 
 Advance = Callable[[int], None]
 """Called with the number of records written since the last call."""
+
+
+MARK = ".made.json"
 
 
 class Format(StrEnum):
@@ -55,6 +59,28 @@ def new_directory(target: Path, *, overwrite: bool) -> Iterator[Path]:
             fresh.rename(target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def leave_mark(directory: Path, asked: Mapping[str, object]) -> None:
+    """Write down how this data set was made, and what is in it; hidden, so that nobody takes it for data."""
+    mark = {"asked": asked, "files": _listing(directory)}
+    (directory / MARK).write_text(json.dumps(mark, indent=1))
+
+
+def made_before(directory: Path) -> dict[str, object] | None:
+    """How the data set there was made; None when nobody can tell, or when it was changed since."""
+    try:
+        mark = json.loads((directory / MARK).read_text())
+        asked: dict[str, object] = dict(mark["asked"])
+        return asked if mark["files"] == _listing(directory) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _listing(directory: Path) -> dict[str, int]:
+    """Data files and their sizes; indexes come later."""
+    found = (p for p in directory.rglob("*") if p.is_file() and not p.name.startswith("."))
+    return {str(path.relative_to(directory)): path.stat().st_size for path in sorted(found)}
 
 
 def write_columns(

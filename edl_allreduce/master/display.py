@@ -26,8 +26,8 @@ SHOWN_EVENTS = 10
 
 COLOURS = {
     "evict": "red", "failure": "red", "exit": "red", "abort": "yellow", "drain": "yellow", "stop": "yellow",
-    "short": "yellow", "edited": "yellow", "newcomers": "green",
-    "plan": "cyan", "re-form": "green", "ready": "green", "finish": "green",
+    "short": "yellow", "edited": "yellow", "newcomers": "green", "warning": "red", "nan": "red",
+    "notice": "yellow", "plan": "cyan", "re-form": "green", "ready": "green", "finish": "green",
 }  # fmt: skip
 
 

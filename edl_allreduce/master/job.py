@@ -20,6 +20,7 @@ import msgspec
 from edl_allreduce import clock, outside
 from edl_allreduce.cluster.base import Cluster, Ended
 from edl_allreduce.core import health, progress, relaunch, ring_words
+from edl_allreduce.core.account import Account
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership import machine
@@ -35,7 +36,6 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
 LAST_EVENTS = 200
 HANG_UP = None
-CHECKPOINT = "checkpoint"
 SHOWN_REASON = 300
 """Characters of a reason in one line; the whole story comes at the end, once."""
 
@@ -71,6 +71,7 @@ class JobOptions:
     deadlines: Deadlines
     crash_budget: int
     recover_until: float = 0.0
+    max_bad_records: int = 0
 
 
 @dataclass
@@ -173,8 +174,6 @@ class Job:
         self._exporter = ""
         self._finishers: list[str] = []
         self._path = ""
-        self._warning = ""
-        self._noticed: set[str] = set()
         self._began = clock.now()
         self._events: list[messages.EventRecord] = []
         self._serial = 0
@@ -183,6 +182,8 @@ class Job:
         self._metrics: dict[int, dict[str, float]] = {}
         """By the step of the evaluation."""
         self._reasons: dict[int, str] = {}
+        self._account = Account(options.max_bad_records)
+        """What workers warned of; several of them see the same files."""
         self._over = asyncio.Event()
         self._effects: set[asyncio.Task[None]] = set()
 
@@ -374,7 +375,7 @@ class Job:
                     self._end(Phase.FAILED, message.failure)
                     return
                 self._is_at(generation, step, position, loss)
-                self._warning = message.warning
+                self._account.warning = message.warning
                 self._handle(membership.Done(uid, generation, step))
             case messages.Draining():
                 if worker_id in self._slots:
@@ -401,10 +402,13 @@ class Job:
                 self._tell_of_start("failure", f"worker {worker_id}: {_line(message.summary)}")
             case messages.Evaluated():
                 self._evaluated(message)
-            case messages.Note(messages.NOTICE, text):
-                if text not in self._noticed:  # every worker says the same
-                    self._noticed.add(text)
-                    self._tell(messages.NOTICE, text)
+            case messages.Checkpointed(step, path, error):
+                text = self._account.checkpointed(step, path, error)
+                if not error:
+                    self._last_checkpoint = text
+                self._tell(messages.WARNING if error else "checkpoint", f"worker {worker_id}: {text}")
+            case messages.BadRecords(data, records):
+                self._left_out(data, records)
             case messages.Note():
                 self._noted(worker_id, message)
             case messages.Exported(path, error):
@@ -444,8 +448,6 @@ class Job:
             self._reconcile()
 
     def _noted(self, worker_id: int, note: messages.Note) -> None:
-        if note.kind == CHECKPOINT:
-            self._last_checkpoint = note.text
         if note.once:
             if (note.kind, note.text) not in self._told_once:
                 self._told_once.add((note.kind, note.text))
@@ -486,6 +488,14 @@ class Job:
         if message.step not in self._metrics:
             self._metrics[message.step] = message.metrics
             self._tell("evaluation", messages.metrics_line(message))
+
+    def _left_out(self, data: str, records: dict[int, tuple[str, int]]) -> None:
+        """Whoever met them: what counts is how many different records are bad."""
+        text = self._account.left_out(data, records)
+        if text:
+            self._tell(messages.WARNING, text)
+        if self._account.too_many:
+            self._end(Phase.FAILED, self._account.too_many)
 
     def _pass_on(self, generation: int, key: str, value: bytes) -> None:
         """Keys of a rendezvous go to its members only; an older generation is over."""
@@ -582,13 +592,14 @@ class Job:
 
     def _exported(self, path: str, error: str) -> None:
         self._path = path
-        if error:
-            self._end(Phase.FAILED, f"the result could not be written: {error}")
+        missing = "; ".join(filter(None, (error, self._account.shortfall)))
+        remarks = f"; {self._account.remarks}" if self._account.remarks else ""
+        if missing:
+            self._end(Phase.FAILED, f"trained for {self._place.step} steps, but {missing}{remarks}")
         elif self._stopping:
-            self._end(Phase.STOPPED, self._stopping)
+            self._end(Phase.STOPPED, f"{self._stopping}{remarks}")
         else:
-            but = f"; {self._warning}" if self._warning else ""
-            self._end(Phase.SUCCEEDED, f"{self._place.step} steps{but}")
+            self._end(Phase.SUCCEEDED, f"{self._place.step} steps{remarks}")
 
     def _end(self, phase: Phase, reason: str) -> None:
         if self._phase in FINAL:
@@ -738,6 +749,8 @@ class Job:
             if slot.draining or self._stopping:
                 return Cause.DRAINED, "drained and left"
             return Cause.CRASHED, f"{end.text} before the job was over"
+        if end.cause is Cause.INVALID and slot.accepted:
+            return end.cause, "could not go on"
         return end.cause, end.text
 
     async def _tick(self) -> None:
@@ -787,7 +800,7 @@ class Job:
         self._serial += 1
         event = messages.EventRecord(self._serial, clock.wall(), kind, text)
         self._events = [*self._events[-LAST_EVENTS + 1 :], event]
-        log.info("%s: %s", kind, text)
+        log.log(logging.WARNING if kind == messages.WARNING else logging.INFO, "%s: %s", kind, text)
         self._on_event(event)
 
     def status(self) -> messages.JobStatus:

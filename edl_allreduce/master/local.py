@@ -275,6 +275,7 @@ def options_of(spec: JobSpec) -> JobOptions:
         cool_down=spec.cool_down_seconds,
         deadlines=Deadlines(spec.failure_detection_seconds),
         crash_budget=spec.max_worker_crashes,
+        max_bad_records=spec.max_bad_records,
     )
 
 

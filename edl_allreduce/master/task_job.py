@@ -136,7 +136,8 @@ class TaskJob(Job):
         if message.metrics:
             self._evaluated(messages.Evaluated(self._version, message.metrics))
         self._path = message.path
-        self._end(Phase.SUCCEEDED, f"{self._records} records")
+        remarks = f"; {self._account.remarks}" if self._account.remarks else ""
+        self._end(Phase.SUCCEEDED, f"{self._records} records{remarks}")
 
     # ------------------------------------------------------------------------------------------ telling
 

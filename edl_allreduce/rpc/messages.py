@@ -18,6 +18,9 @@ from edl_allreduce.core.progress import Length
 PROTOCOL = 3
 """Grows when master and worker of two versions could not understand each other."""
 
+WARNING = "warning"
+"""The kind of notes and events that people must not overlook."""
+
 
 class _Message(msgspec.Struct, frozen=True, tag=True):
     """The class name is the tag on the wire."""
@@ -184,6 +187,23 @@ class Note(_Message, frozen=True):
     """Every worker says the same: the first who says it counts."""
 
 
+class Checkpointed(_Message, frozen=True):
+    """A checkpoint is in `path`; or `error` says why there is none."""
+
+    step: int
+    path: str
+    error: str = ""
+
+
+class BadRecords(_Message, frozen=True):
+    """Records that cannot be read and were left out. A record is told each time that it is met."""
+
+    data: str
+    """Training data, validation data, …"""
+    records: dict[int, tuple[str, int]]
+    """By index: what is wrong, and how many more records are lost with it, as far as one can tell."""
+
+
 class KvSet(_Message, frozen=True):
     """A key of the rendezvous of one generation."""
 
@@ -205,7 +225,7 @@ class KvPart(_Message, frozen=True):
 
 FromWorker = (
     Hello | Ready | Pulse | Entered | Joined | Reformed | Out | Done | Draining | Failed | Exported | Note
-    | Evaluated | TaskDone | Concluded
+    | Evaluated | TaskDone | Concluded | Checkpointed | BadRecords
     | KvSet | KvPart
 )  # fmt: skip
 

@@ -32,6 +32,7 @@ __all__ = [
 
 # Where the documents start a master by hand and where workers look for it.
 DOCUMENTED_PORT = 50001
+DEFAULT_CHECKPOINTS = "checkpoint_dir"
 
 
 class Strategy(enum.StrEnum):
@@ -234,8 +235,8 @@ class JobSpec:
         "",
         group=Group.DATA,
         metavar="'K=V; K=V'",
-        help="Parameters of the data reader, such as 'reader_type=CSV; label_col=class'. "
-        "Known: reader_type, columns, label_col, partition; a custom reader gets all of them.",
+        help="Parameters of the data reader, such as 'reader_type=CSV; sep=semicolon'. "
+        "Known: reader_type, columns, header, sep, quoting; a custom_data_reader gets whatever is given.",
     )
     num_minibatches_per_task: int = flag(
         8,
@@ -249,7 +250,7 @@ class JobSpec:
         group=Group.DATA,
         metavar="N",
         minimum=0,
-        help="How many corrupt records may be skipped, each named in the log, before the job fails.",
+        help="How many different records may be bad and left out, each named, before the job fails.",
     )
     shuffle: bool = flag(
         True,
@@ -383,6 +384,12 @@ class JobSpec:
         metavar="DIR",
         help="Where the trained model is written, as a SavedModel and as model.keras; of `predict`, where "
         "the predictions go. Empty: not written.",
+    )
+    overwrite: bool = flag(
+        False,
+        group=Group.OUTPUT,
+        commands=frozenset({Command.PREDICT}) | PROCESSES,
+        help="Replace the predictions of another run in --output. Without it such a directory is refused.",
     )
     checkpoint_dir: str = flag(
         "",
@@ -585,6 +592,11 @@ class JobSpec:
         if self.training_data and self.validation_data and self.evaluation_steps:
             return JobType.TRAINING_WITH_EVALUATION
         return JobType.TRAINING_ONLY
+
+    @property
+    def checkpoints(self) -> str:
+        """Where checkpoints are written; empty when none were asked for."""
+        return self.checkpoint_dir or (DEFAULT_CHECKPOINTS if self.checkpoint_steps else "")
 
     @property
     def global_batch_size(self) -> int:

@@ -63,6 +63,8 @@ def notices(command: Command, spec: JobSpec, given: frozenset[str]) -> list[str]
     unknown = sorted(parse_params(spec.aux_params).keys() - _AUX_PARAMS)
     if unknown:
         found.append(f"--aux_params: {', '.join(unknown)} has no effect; known: {', '.join(_AUX_PARAMS)}.")
+    if command is Command.TRAIN and spec.evaluation_steps and not (spec.validation_data or spec.job_command):
+        found.append("--evaluation_steps has no effect without --validation_data: on which records?")
     if not spec.image_name and command in (Command.TRAIN, Command.EVALUATE, Command.PREDICT):
         fields = JobSpec.__dataclass_fields__
         idle = [name for name in fields if name in given and flag_of(fields[name]).group is Group.CLUSTER]

@@ -5,26 +5,25 @@ A line that `write` accepted survives the death of the process, so nothing is bu
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import itertools
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Start, Verdict, judge
-from edl_allreduce.errors import DataError
+from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Manifest, Start, Verdict, judge
+from edl_allreduce.errors import DataError, UsageError
+from edl_allreduce.rpc import messages
+from edl_allreduce.worker import disk
+
+log = logging.getLogger(__name__)
 
 MANIFEST = "job.json"
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """What the audit must know about the job."""
-
-    dataset: int
-    """Records of the data set."""
-    finished: bool = False
-    max_step: int = 0
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,13 +40,22 @@ _decode = msgspec.json.Decoder(_Line).decode
 class Diary:
     """Where one worker writes. Without a directory nothing is written."""
 
-    def __init__(self, directory: str, worker_id: int, uid: str) -> None:
+    def __init__(
+        self,
+        directory: str,
+        worker_id: int,
+        uid: str,
+        send: Callable[[messages.Note], None] = lambda note: None,
+    ) -> None:
         self._directory = directory
+        self._send = send
         self._descriptor = -1
         if directory:
             path = Path(directory) / f"worker-{worker_id}-{uid}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+            with suppress(OSError):  # not every file system has locks; then an audit cannot know
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write(self, entry: Entry) -> None:
         if self._descriptor < 0:
@@ -59,24 +67,48 @@ class Diary:
                 line = _Line(fed=entry)
             case Applied():
                 line = _Line(applied=entry)
-        os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
+        text = msgspec.json.encode(line) + b"\n"
+        with self._trouble():
+            if os.write(self._descriptor, text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    @contextmanager
+    def _trouble(self) -> Iterator[None]:
+        """A disk that fails ends the diary, not the training; the audit will find what is missing."""
+        try:
+            yield
+        except OSError as error:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+            self._descriptor = -1
+            text = (
+                f"the audit cannot be written to {self._directory} any more: {disk.words(error)}; "
+                "what comes now is not proved"
+            )
+            log.error("%s", text)
+            self._send(messages.Note(messages.WARNING, text, once=True))
 
     def open_run(self, step: int, position: int) -> int:
         """A number for a new run of the job, never given before in this directory."""
         if not self._directory:
             return 0
-        for number in itertools.count():
-            try:
-                with (Path(self._directory) / f"run-{number}.json").open("xb") as file:
-                    file.write(msgspec.json.encode(Start(step, position)))
-            except FileExistsError:
-                continue
-            return number
-        raise AssertionError("numbers do not end")
+        with self._trouble():
+            for number in itertools.count():
+                try:
+                    with (Path(self._directory) / f"run-{number}.json").open("xb") as file:
+                        file.write(msgspec.json.encode(Start(step, position)))
+                except FileExistsError:
+                    continue
+                return number
+        return 0
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        with self._trouble():
+            write_manifest(self._directory, manifest)
 
 
 def write_manifest(directory: str, manifest: Manifest) -> None:
-    """Written by the master, atomically: at the start, and again when the job is over."""
+    """Written by rank 0, atomically: at the start of each ring, and again when the job is over."""
     path = Path(directory) / MANIFEST
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
@@ -94,16 +126,51 @@ def _entries(path: Path) -> Iterator[Entry]:
             yield entry
 
 
+def refuse_other_job(directory: str, job_name: str) -> None:
+    """The diaries of two jobs cannot be told apart: each needs a directory of its own."""
+    try:
+        there = read_manifest(Path(directory)).job_name
+    except (OSError, msgspec.DecodeError):
+        return
+    if there and there != job_name:
+        raise UsageError(
+            f"--audit_dir={directory} holds the audit of the job {there}, this is {job_name}. Give this job "
+            "a directory of its own, or remove that one."
+        )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+
+
+def _refuse_running(folder: Path) -> None:
+    """Whoever writes a diary holds a lock on it, which ends with the process."""
+    for path in sorted(folder.glob("worker-*.jsonl")):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"the job of {folder} still runs: {path.stem} writes there. Audit it when it is over."
+            ) from None
+        except OSError:
+            return  # no locks here: nobody can know
+        finally:
+            os.close(descriptor)
+
+
 def audit(directory: str) -> Verdict:
     """Judge the diaries in a directory."""
     folder = Path(directory)
     try:
-        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        manifest = read_manifest(folder)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(
             f"{folder} holds no audit: {MANIFEST} cannot be read ({error}). "
             "Name the directory that was given to the job with --audit_dir."
         ) from error
+    if not manifest.finished:
+        _refuse_running(folder)
     workers = {path.stem: _entries(path) for path in sorted(folder.glob("worker-*.jsonl"))}
     starts = {
         int(path.stem.removeprefix("run-")): msgspec.json.decode(text, type=Start)
@@ -111,4 +178,10 @@ def audit(directory: str) -> Verdict:
         if (text := path.read_bytes())  # empty: nobody lived to train in that run
     }
     whole = manifest.finished and not manifest.max_step
-    return judge(workers, dataset=manifest.dataset, finished=whole, starts=starts)
+    return judge(
+        workers,
+        dataset=manifest.dataset,
+        finished=whole,
+        starts=starts,
+        lost_records=manifest.lost_records,
+    )

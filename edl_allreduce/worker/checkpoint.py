@@ -18,6 +18,7 @@ import socket
 import threading
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,16 +28,18 @@ import numpy as np
 
 from edl_allreduce import clock
 from edl_allreduce.errors import CheckpointError, UsageError
+from edl_allreduce.rpc import messages
 from edl_allreduce.testing import faults
 from edl_allreduce.version import __version__
+from edl_allreduce.worker import disk
 from edl_allreduce.worker.journal import Journal
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-DEFAULT_DIRECTORY = "checkpoint_dir"
 STATE, CONTENTS, DONE = "state.bin", "checkpoint.json", "done"
 _NAME = re.compile(r"version-(\d+)")
+_HIDDEN = re.compile(r"\.version-(\d+)\.(.+)-(\d+)\.(part|old)")
 _CHUNK = 16 * 1024 * 1024
 WRITER_NICENESS = 19
 
@@ -122,32 +125,34 @@ def write(directory: Path, snapshot: Snapshot, course: Course) -> Path:
     if _is_whole(final):
         return final  # the same step of the same job, written before a rank was lost
     part = directory / f".{final.name}.{_writer()}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    checksum = _write_arrays(part / STATE, snapshot.arrays)
-    faults.reach("checkpoint", step=snapshot.step)
-    contents = Contents(
-        format=FORMAT,
-        version=__version__,
-        step=snapshot.step,
-        position=snapshot.position,
-        course=course,
-        journal=snapshot.journal,
-        model=snapshot.model,
-        optimizer=snapshot.optimizer,
-        state_crc32=checksum,
-    )
-    text = msgspec.json.format(msgspec.json.encode(contents))
-    _write_file(part / CONTENTS, text)
-    _write_file(part / DONE, str(zlib.crc32(text)).encode())
-    _sync(part)
     try:
-        part.rename(final)
-    except OSError:
-        if not _is_whole(final):
-            raise
-        shutil.rmtree(part, ignore_errors=True)  # somebody else was quicker
-    _sync(directory)
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        checksum = _write_arrays(part / STATE, snapshot.arrays)
+        faults.reach("checkpoint", step=snapshot.step)
+        contents = Contents(
+            format=FORMAT,
+            version=__version__,
+            step=snapshot.step,
+            position=snapshot.position,
+            course=course,
+            journal=snapshot.journal,
+            model=snapshot.model,
+            optimizer=snapshot.optimizer,
+            state_crc32=checksum,
+        )
+        text = msgspec.json.format(msgspec.json.encode(contents))
+        _write_file(part / CONTENTS, text)
+        _write_file(part / DONE, str(zlib.crc32(text)).encode())
+        _sync(part)
+        try:
+            part.rename(final)
+        except OSError:
+            if not _is_whole(final):
+                raise  # otherwise somebody else was quicker
+        _sync(directory)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)  # what failed must not keep the disk full
     return final
 
 
@@ -212,26 +217,45 @@ def versions(directory: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def newest(directory: Path, tell: Callable[[str], None] = log.warning) -> Loaded | None:
-    """The newest checkpoint that is whole; those that are not are named and passed over."""
+def newest(directory: Path) -> tuple[Loaded | None, list[str]]:
+    """The newest checkpoint that is whole, and what is wrong with those that are newer."""
+    broken: list[str] = []
     for path in versions(directory):
         try:
-            return read(path)
+            return read(path), broken
         except CheckpointError as error:
-            tell(f"{error}; the one before it is used")
-    return None
+            broken.append(str(error))
+    return None, broken
 
 
-def prune(directory: Path, keep: int) -> None:
-    """Leave the `keep` newest (0: all), and clear away what dead workers began."""
-    there = versions(directory)
+def number_of(path: Path) -> int:
+    """The step of a checkpoint."""
+    return int(path.name.removeprefix("version-"))
+
+
+def prune(directory: Path, keep: int, written: int) -> None:
+    """Leave the `keep` newest (0: all) up to the step just `written`.
+
+    Newer ones could not be read when the job began, so it began before them: they are not what it would
+    go on from.
+    """
+    there = [path for path in versions(directory) if number_of(path) <= written]
     for path in there[keep:] if keep else []:
         _discard(path)
-    last = int(there[0].name.removeprefix("version-")) if there else -1
-    for part in directory.glob(".version-*.part"):
-        match = re.match(r"\.version-(\d+)\.", part.name)
-        if match and int(match[1]) < last:
-            shutil.rmtree(part, ignore_errors=True)
+
+
+def tidy(directory: Path) -> None:
+    """Clear away what writers left who died."""
+    there = versions(directory)
+    last = number_of(there[0]) if there else -1
+    for path in directory.glob(".version-*"):
+        match = _HIDDEN.fullmatch(path.name)
+        if match is None:
+            continue
+        step, host, pid, kind = match.groups()
+        dead = host == socket.gethostname() and not Path(f"/proc/{pid}").exists()
+        if kind == "old" or dead or int(step) < last:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _discard(path: Path) -> None:
@@ -293,37 +317,44 @@ class Checkpoints:
         *,
         every: int,
         keep: int,
-        tell: Callable[[str, str], None],
+        send: Callable[[messages.Checkpointed], None],
     ) -> None:
-        self.directory = Path(directory or DEFAULT_DIRECTORY)
+        self.directory = Path(directory)
         self._trainer = trainer
         self._course = course
         self._every = every
         self._keep = keep
-        self._tell = tell
+        self._send = send
         self._changed = threading.Condition()
         self._next: Snapshot | None = None
         self._spare: list[list[Array]] = []
         self._busy = False
         self._thread: threading.Thread | None = None
         self._saved = -1
+        self._seen: list[Path] | None = None
         self._loaded: Loaded | None = None
+        self.passed_over = ""
+        """What the last search found broken, and what that means for a job that begins here."""
 
     def due(self, step: int) -> bool:
         return self._every > 0 and step % self._every == 0
 
     def newest(self) -> Loaded | None:
-        """Where the job goes on if nobody holds its state. Read once; only a newer one is read again."""
+        """Where the job goes on if nobody holds its state. Read once, as long as no other one appears."""
         there = versions(self.directory)
-        if self._loaded is None or there[:1] != [self._loaded.path]:
-            self._loaded = newest(self.directory)
+        if there != self._seen:
+            self._loaded, broken = newest(self.directory)
+            self._seen = there
+            self.passed_over = _passed_over(broken, there, self._loaded)
+            if self.passed_over:
+                log.warning("%s", self.passed_over)
         if self._loaded is not None:
             self._check(self._loaded)
         return self._loaded
 
     def forget(self) -> None:
         """The state is in the trainer now."""
-        self._loaded = None
+        self._loaded = self._seen = None
 
     def _check(self, loaded: Loaded) -> None:
         was, now = loaded.contents.course, self._course
@@ -372,26 +403,66 @@ class Checkpoints:
             self._changed.wait_for(lambda: self._next is None and not self._busy)
 
     def _run(self) -> None:
-        # Where all cores train, writing takes what they leave. On Linux a thread has its own priority.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WRITER_NICENESS)
+        with suppress(OSError):
+            # Where all cores train, writing takes what they leave. On Linux a thread has its own priority.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WRITER_NICENESS)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._next is not None)
                 snapshot, self._next, self._busy = self._next, None, True
             assert snapshot is not None
             try:
-                path = write(self.directory, snapshot, self._course)
-                prune(self.directory, self._keep)
-            except OSError as error:
-                log.error("the checkpoint of step %d could not be written: %s", snapshot.step, error)
-                self._tell("checkpoint", f"step {snapshot.step} could NOT be written: {error}")
-            else:
-                log.info("checkpoint of step %d is in %s", snapshot.step, path)
-                self._tell("checkpoint", f"step {snapshot.step} is in {path}")
-            with self._changed:
-                self._spare.append(snapshot.arrays)
-                self._busy = False
-                self._changed.notify_all()
+                self._send(self._write(snapshot))
+            finally:
+                with self._changed:
+                    self._spare.append(snapshot.arrays)
+                    self._busy = False
+                    self._changed.notify_all()
+
+    def _write(self, snapshot: Snapshot) -> messages.Checkpointed:
+        step, where = snapshot.step, str(self.directory)
+        try:
+            spoiled = not_finite(snapshot)
+            if spoiled:
+                error = f"{spoiled} is not finite any more; the last good checkpoint stays"
+                log.error("no checkpoint of step %d: %s", step, error)
+                return messages.Checkpointed(step, where, error)
+            tidy(self.directory)  # there may be no room otherwise
+            path = write(self.directory, snapshot, self._course)
+            prune(self.directory, self._keep, step)
+            tidy(self.directory)
+        except Exception as error:
+            text = disk.words(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            unknown = not isinstance(error, OSError)
+            log.error("the checkpoint of step %d could not be written: %s", step, text, exc_info=unknown)
+            return messages.Checkpointed(step, where, text)
+        log.info("checkpoint of step %d is in %s", step, path)
+        return messages.Checkpointed(step, str(path))
+
+
+def not_finite(snapshot: Snapshot) -> str:
+    """The first variable that holds NaN or an infinity: nobody could go on from there."""
+    variables = [*snapshot.model, *snapshot.optimizer]
+    for variable, array in zip(variables, snapshot.arrays, strict=True):
+        # bfloat16 and its like are no kind of their own in NumPy.
+        if array.dtype.kind not in "fc" and "float" not in array.dtype.name:
+            continue
+        flat = array.reshape(-1)
+        parts = (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK))
+        if not all(np.isfinite(part).all() for part in parts):
+            return variable.path
+    return ""
+
+
+def _passed_over(broken: Sequence[str], there: Sequence[Path], loaded: Loaded | None) -> str:
+    if not broken:
+        return ""
+    others = f" (and {len(broken) - 1} before it)" if len(broken) > 1 else ""
+    found = broken[0] + others
+    if loaded is None:
+        return f"{found}; no whole checkpoint is left: the job begins at step 0"
+    again = number_of(there[0]) - number_of(loaded.path)
+    return f"{found}; the job goes on from {loaded.path.name}, {again} steps are made again"
 
 
 def _snapshot(
@@ -433,18 +504,29 @@ def check_fit(loaded: Loaded, trainer: HoldsState, *, model_only: bool = False) 
                 )
 
 
-def load_for_init(directory: str, trainer: HoldsState) -> Loaded:
+def load_for_init(
+    directory: str, trainer: HoldsState, send: Callable[[messages.Note], None] = lambda note: None
+) -> Loaded:
     """The checkpoint that --checkpoint_dir_for_init names: the directory of several, or one of them."""
     path = Path(directory)
     if _NAME.fullmatch(path.name) and (path / CONTENTS).exists():
         loaded: Loaded | None = read(path)
+        broken: list[str] = []
     else:
-        loaded = newest(path)
+        loaded, broken = newest(path)
     if loaded is None:
-        there = ", ".join(sorted(p.name for p in path.iterdir())[:5]) if path.is_dir() else "no directory"
-        raise CheckpointError(
-            f"--checkpoint_dir_for_init={directory}: expected a whole checkpoint (version-<step>) there, "
-            f"found {there or 'nothing'}"
-        )
+        raise CheckpointError(nothing_to_begin_with(path, broken))
+    for problem in broken:
+        text = f"{problem}; {loaded.path.name} is used instead"
+        log.warning("%s", text)
+        send(messages.Note(messages.WARNING, text, once=True))
     check_fit(loaded, trainer, model_only=True)
     return loaded
+
+
+def nothing_to_begin_with(path: Path, broken: Sequence[str] = ()) -> str:
+    there = ", ".join(sorted(p.name for p in path.iterdir())[:5]) if path.is_dir() else "no directory"
+    found = "; ".join(broken[:3]) or there or "nothing"
+    return (
+        f"--checkpoint_dir_for_init={path}: expected a whole checkpoint (version-<step>) there, found {found}"
+    )

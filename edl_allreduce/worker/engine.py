@@ -16,23 +16,24 @@ import msgspec
 import numpy as np
 
 from edl_allreduce import clock
-from edl_allreduce.core.audit import Applied, Begin, Fed
+from edl_allreduce.core.audit import Applied, Begin, Fed, Manifest
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.core.progress import Length
 from edl_allreduce.core.schedule import Schedule, Span, share
-from edl_allreduce.errors import DataError, NotFinite, RingBroken
+from edl_allreduce.errors import BadRecord, NotFinite, RingBroken
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import OnNan
 from edl_allreduce.testing import faults
 from edl_allreduce.worker import journal as journals
-from edl_allreduce.worker.audit import Diary, Manifest, write_manifest
+from edl_allreduce.worker.audit import Diary
 from edl_allreduce.worker.callbacks import Callbacks
 from edl_allreduce.worker.checkpoint import Checkpoints
 from edl_allreduce.worker.control import Leave, MasterGone, Order, Place, Progress
 from edl_allreduce.worker.evaluation import Evaluator, shown
+from edl_allreduce.worker.export import Written
 from edl_allreduce.worker.journal import Journal
-from edl_allreduce.worker.pipeline import MicroBatch, StepData
+from edl_allreduce.worker.pipeline import MicroBatch, StepData, bad_records
 from edl_allreduce.worker.ring import Ring
 from edl_allreduce.worker.summaries import Summaries
 from edl_allreduce.worker.trainer import Contribution, StepResult
@@ -44,6 +45,10 @@ SHOWN_RECORDS = 20
 LEAD_STEPS = 2
 """Steps of the old ring between the vote for the next one and the boundary: meanwhile all its members read
 their first records. Whoever drains is not made to wait."""
+
+
+SHOWN_BAD_RECORDS = 5
+"""Of one step, in a worker's log."""
 
 
 class ElasticRing(Ring, Protocol):
@@ -131,8 +136,12 @@ class Settings:
     per_worker_batch: bool
     """Keep the batch per worker instead of the global one."""
     log_loss_steps: int
-    max_bad_records: int
     audit_dir: str
+    shares_bad: bool = False
+    """No master counts bad records, so ranks tell each other."""
+    job_name: str = ""
+    lost_records: int = 0
+    """Of the data, because parts of its files cannot be read."""
     evaluation_steps: int = 0
     """0: only at the end, where there is validation data."""
     on_nan: OnNan = OnNan.STOP
@@ -177,7 +186,7 @@ class Engine:
     schedule: Schedule
     diary: Diary
     open_pipeline: Callable[..., Feeds]
-    export: Callable[[], str]
+    export: Callable[[], Written]
     checkpoints: Checkpoints | None = None
     evaluator: Evaluator | None = None
     callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
@@ -194,7 +203,8 @@ class Engine:
     _pause: _Pause | None = None
     _last_step: float = 0.0
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=21))
-    _bad_records: int = 0
+    _met: set[int] = field(default_factory=set)
+    """Bad records."""
     _everybody_leaves: bool = False
     _boundary: int | None = None
     """The step after which this ring ends, once that is voted."""
@@ -235,7 +245,10 @@ class Engine:
                 self._keep()
             return Ending.ABANDONED
         if self.ring.rank == 0:
-            log.info("wrote %s", self.export() or "no model, since no --output was given")
+            written = self.export()
+            if written.trouble:
+                log.error("%s", written.trouble)
+            log.info("wrote %s", written.path or "no model")
         return Ending.RELEASED
 
     def _follow(self, order: messages.NewPlan) -> None:
@@ -362,6 +375,8 @@ class Engine:
         leads = self.ring.rank == root
         number = self.diary.open_run(self.step, self.position) if leads else 0
         self._run = self.ring.gather([number])[root][0]
+        if leads and self.checkpoints is not None and self.checkpoints.passed_over:
+            self.control.send(messages.Note(messages.WARNING, self.checkpoints.passed_over, once=True))
         if leads and self._begun_from is not None:
             where = f"from {self._begun_from}, after {self.step} steps and {self.position} records"
             log.info("resumed %s", where)
@@ -394,7 +409,7 @@ class Engine:
         epoch, into_epoch = divmod(self.position, self.schedule.order.records)
         self.callbacks.before_step(self.step, epoch, first=not into_epoch, journal=self.journal)
         data = pipeline.take()
-        self._count_bad(data.bad)
+        self._tell_bad(data.problems)
         faults.reach("compute", **at)
         offset = share(data.span, rank, plan.size).start - data.span.start
         own = self.trainer.compute(data.parts, self.step, offset, len(data.span))
@@ -416,6 +431,10 @@ class Engine:
         self.position += len(data.span)
         self.journal = self.journal.count(epoch, result.loss, len(data.span))
         progress.step, progress.position, progress.loss = self.step, self.position, result.loss
+        if self.settings.shares_bad and (
+            self._finished() or self.position % self.schedule.order.records == 0
+        ):
+            self._share_bad()
         self.callbacks.after_step(self.step - 1, result.loss)
         every = self.settings.log_loss_steps
         if every and self.step % every == 0:
@@ -583,16 +602,24 @@ class Engine:
             self.summaries.pause(self.step, report.pause, plan.size)
         self.control.send(report)
 
-    def _count_bad(self, bad: list[int]) -> None:
-        if not bad:
-            return
-        self._bad_records += len(bad)
-        log.warning("left out bad records %s; %d so far on this worker", bad[:5], self._bad_records)
-        if self._bad_records > self.settings.max_bad_records:
-            raise DataError(
-                f"{self._bad_records} bad records were met, {self.settings.max_bad_records} are allowed "
-                "(--max_bad_records). Check the data with: elasticdl data check"
-            )
+    def _tell_bad(self, problems: Sequence[BadRecord]) -> None:
+        """Who counts them hears each record whenever it is met, so that nobody has to remember."""
+        for problem in problems[:SHOWN_BAD_RECORDS]:
+            log.warning("left out: %s", problem)
+        if problems:
+            self._met.update(problem.index for problem in problems)
+            self.control.send(bad_records("training data", problems))
+
+    def _share_bad(self) -> None:
+        """At the end of each epoch, so that all ranks decide alike, whoever met which record."""
+        mine = sorted(self._met)
+        longest = max(count for (count,) in self.ring.gather([len(mine)]))
+        if longest:
+            rows = self.ring.gather([*mine, *[-1] * (longest - len(mine))])
+            others = {index for row in rows for index in row if index >= 0} - self._met
+            self._met |= others
+            met = {index: (f"record {index}, which another rank met", 0) for index in others}
+            self.control.send(messages.BadRecords("training data", met))
 
     def _write_manifest(self, *, finished: bool) -> None:
         if self.settings.audit_dir:
@@ -600,14 +627,12 @@ class Engine:
                 dataset=self.schedule.order.records,
                 finished=finished,
                 max_step=self.step if self.journal.halted else self.schedule.max_step,
+                job_name=self.settings.job_name,
+                lost_records=self.settings.lost_records,
             )
-            write_manifest(self.settings.audit_dir, manifest)
+            self.diary.write_manifest(manifest)
 
     def _export(self) -> None:
         faults.reach("export", rank=self.ring.rank)
-        try:
-            path = self.export()
-        except OSError as error:
-            self.control.send(messages.Exported("", f"{type(error).__name__}: {error}"))
-            return
-        self.control.send(messages.Exported(path))
+        written = self.export()
+        self.control.send(messages.Exported(written.path, written.trouble))

@@ -21,9 +21,10 @@ import tensorflow as tf
 
 from edl_allreduce.data import Records, RecordSource, read_good
 from edl_allreduce.errors import DataError, ModelError
+from edl_allreduce.rpc import messages
 from edl_allreduce.worker import keras_rules
 from edl_allreduce.worker.autograph import converted
-from edl_allreduce.worker.pipeline import MicroBatch, Parser
+from edl_allreduce.worker.pipeline import MicroBatch, Parser, bad_records, read_all
 from edl_allreduce.worker.zoo import Mode, ModelDefinition
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Evaluator:
         *,
         chunk: int,
         bad_records_allowed: int = 0,
+        send: Callable[[messages.BadRecords], None] = lambda message: None,
     ) -> None:
         self._definition = definition
         self._loss = converted(definition.loss)
@@ -71,6 +73,7 @@ class Evaluator:
         self._source = source
         self._chunk = chunk
         self._allowed = bad_records_allowed
+        self._send = send
         self._parser = Parser(definition.feed, Mode.EVALUATION, source.metadata)
         self._measures = _measures(definition)
         self._sizes: list[int] = []
@@ -184,10 +187,12 @@ class Evaluator:
             count -= len(bad)
             for error in bad:
                 log.warning("left out of the evaluation: %s", error)
+            if bad:
+                self._send(bad_records("validation data", bad))
             if count == 0:
                 return None
         else:
-            records = self._source.read(indices)
+            records = read_all(self._source, indices)
         features, labels = self._parser(records, count)
         return MicroBatch(features, labels, count)
 

@@ -5,44 +5,124 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+from edl_allreduce.worker import disk
 
 log = logging.getLogger(__name__)
 
 KERAS_FILE = "model.keras"
 GRAPH = "saved_model.pb"
+DRAFTS = (".model-*.keras", ".saved-model-*", ".pass-*")
+RESCUED = "rescued-model-"
 
 
-def write_model(model: Any, output: str) -> str:
-    """Write `output`/model.keras, and a SavedModel into `output` itself; returns the former."""
+@dataclass(frozen=True)
+class Written:
+    """Where the model is, and what is not as it was asked for."""
+
+    path: str
+    """Of model.keras; empty where there is none."""
+    trouble: str = ""
+
+
+def write_model(model: Any, output: str, spare: Sequence[Path] = ()) -> Written:
+    """Write `output`/model.keras, and a SavedModel into `output` itself.
+
+    Where that cannot be, model.keras goes into the first of the `spare` directories that has room.
+    """
     target = Path(output)
-    target.mkdir(parents=True, exist_ok=True)
-    draft = target / f".model-{os.getpid()}.keras"
-    model.save(draft)
-    draft.replace(target / KERAS_FILE)
+    problem = _write_keras(model, target)
+    if problem:
+        return _rescue(model, spare, f"the model could not be written to {target}: {problem}")
+    path = str(target / KERAS_FILE)
     try:
         _write_saved_model(model, target)
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         # Not every model can be traced for serving; the training is not lost for that.
         log.warning("no SavedModel was written, only %s: %s: %s", KERAS_FILE, type(error).__name__, error)
-    return str(target / KERAS_FILE)
+    except (OSError, tf.errors.OpError) as error:
+        log.error("no SavedModel was written: %s", error)
+        return Written(path, f"of the model only {KERAS_FILE} fits into {target}: {_words(error)}")
+    return Written(path)
+
+
+def _rescue(model: Any, spare: Sequence[Path], why: str) -> Written:
+    for place in spare:
+        try:
+            target = Path(tempfile.mkdtemp(prefix=RESCUED, dir=place))
+        except OSError as error:
+            log.warning("%s has no room for the model either: %s", place, error)
+            continue
+        problem = _write_keras(model, target)
+        if not problem:
+            return Written(str(target / KERAS_FILE), f"{why}. It is in {target} instead")
+        log.warning("%s has no room for the model either: %s", place, problem)
+        shutil.rmtree(target, ignore_errors=True)
+    return Written("", why)
+
+
+def _write_keras(model: Any, target: Path) -> str:
+    """Write model.keras; returns why that failed, or nothing."""
+    draft = target / f".model-{os.getpid()}.keras"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        _tidy(target)
+        model.save(draft)
+        draft.replace(target / KERAS_FILE)
+    except Exception as error:
+        known = isinstance(error, (OSError, tf.errors.OpError))
+        log.error("%s could not be written: %s", target / KERAS_FILE, error, exc_info=not known)
+        return _words(error)
+    finally:
+        if draft.exists():
+            draft.unlink()
+    return ""
+
+
+def _tidy(target: Path) -> None:
+    """Clear away what writers left who died."""
+    for pattern in DRAFTS:
+        for path in target.glob(pattern):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return disk.words(error)
+    if isinstance(error, tf.errors.OpError):
+        return str(error.message).rpartition("; ")[2].partition(" [Op:")[0]
+    return f"{type(error).__name__}: {error}"
 
 
 def write_pass(model: Any, output: str, number: int) -> None:
     """The model after an epoch: `output`/pass-00000/, one file per variable, `done` when it is complete."""
     final = Path(output) / f"pass-{number:05d}"
     draft = final.with_name(f".{final.name}-{os.getpid()}")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    for variable in model.variables:
-        np.save(draft / f"{variable.path.replace('/', '.')}.npy", variable.numpy())
-    (draft / "done").touch()
-    shutil.rmtree(final, ignore_errors=True)
-    draft.rename(final)
-    log.info("wrote %s", final)
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        for variable in model.variables:
+            np.save(draft / f"{variable.path.replace('/', '.')}.npy", variable.numpy())
+        (draft / "done").touch()
+        shutil.rmtree(final, ignore_errors=True)
+        draft.rename(final)
+    except OSError as error:  # training goes on: the next epoch may find room
+        log.error("%s could not be written: %s", final, disk.words(error))
+    else:
+        log.info("wrote %s", final)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _write_saved_model(model: Any, target: Path) -> None:

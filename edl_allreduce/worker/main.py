@@ -22,6 +22,7 @@ from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.heavy import import_tensorflow
 from edl_allreduce.worker.launching import become, connect
 from edl_allreduce.worker.network import interface_of
+from edl_allreduce.worker.preflight import check_places
 from edl_allreduce.worker.static import find_launcher, run_static, static_job
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def run(spec: JobSpec) -> int:
              seat.uid, seat.host, spec.master_addr, " ".join(sys.argv[1:]))  # fmt: skip
     try:
         faults.reach("prepare", worker=seat.worker_id)
+        check_places(spec)
         # Everything heavy is imported here, so that signals and the master's stream are served meanwhile.
         try:
             import_tensorflow()

@@ -10,7 +10,7 @@ import inspect
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,7 +19,8 @@ import tensorflow as tf
 
 from edl_allreduce.core.schedule import Schedule, Span, micro_batches, share
 from edl_allreduce.data import Records, RecordSource, read_good
-from edl_allreduce.errors import DataError, ModelError
+from edl_allreduce.errors import BadRecord, DataError, ModelError
+from edl_allreduce.rpc import messages
 from edl_allreduce.worker.autograph import converted
 from edl_allreduce.worker.zoo import Mode
 
@@ -48,6 +49,8 @@ class StepData:
     records: list[int]
     """Indices that were read and fed."""
     bad: list[int]
+    problems: tuple[BadRecord, ...] = ()
+    """What is wrong with those."""
 
 
 class Parser:
@@ -163,6 +166,7 @@ class _Raw:
     span: Span
     parts: list[tuple[Records, list[int]]]
     bad: list[int]
+    problems: tuple[BadRecord, ...]
 
 
 class Pipeline:
@@ -209,18 +213,20 @@ class Pipeline:
 
     def _read(self, span: Span) -> _Raw:
         parts, skipped = [], []
+        problems: list[BadRecord] = []
         for part in micro_batches(share(span, self._rank, self._size), self._minibatch):
             indices = self._schedule.order.indices(part)
             if self._allowed:
                 records, bad = read_good(self._source, indices)
+                problems += bad
                 lost = {b.index for b in bad}
                 skipped += [i for i in indices if i in lost]
                 indices = [i for i in indices if i not in lost]
             else:
-                records = self._source.read(indices)
+                records = read_all(self._source, indices)
             if indices:
                 parts.append((records, indices))
-        return _Raw(span, parts, skipped)
+        return _Raw(span, parts, skipped, tuple(problems))
 
     def _parse_all(self) -> Iterator[StepData]:
         """Two at a time, in order; the first one alone, since a ring may be waiting for it."""
@@ -238,10 +244,27 @@ class Pipeline:
         parts = [
             MicroBatch(*self._parser(records, len(indices)), len(indices)) for records, indices in raw.parts
         ]
-        return StepData(raw.span, parts, [i for _, indices in raw.parts for i in indices], raw.bad)
+        fed = [i for _, indices in raw.parts for i in indices]
+        return StepData(raw.span, parts, fed, raw.bad, raw.problems)
 
 
 def check_data(source: RecordSource) -> None:
     """A job without records cannot begin."""
     if len(source) == 0:
         raise DataError("the training data holds no record; check --training_data")
+
+
+def read_all(source: RecordSource, indices: Sequence[int]) -> Records:
+    """Records none of which may be bad."""
+    try:
+        return source.read(indices)
+    except BadRecord as error:
+        raise DataError(
+            f"{error}. Write the data again, or leave bad records out with --max_bad_records=N; "
+            "`elasticdl data check` finds all of them"
+        ) from error
+
+
+def bad_records(data: str, problems: Iterable[BadRecord]) -> messages.BadRecords:
+    """What the job is told of records that were left out."""
+    return messages.BadRecords(data, {bad.index: (str(bad), bad.lost_with_it) for bad in problems})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -9,13 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import keras
-import msgspec
 import numpy as np
 
 from edl_allreduce import clock
 from edl_allreduce.core.health import Activity
+from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.data import RecordSource, read_good
-from edl_allreduce.errors import DataError, ModelError, UsageError
+from edl_allreduce.errors import ModelError, UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec, JobType
 from edl_allreduce.testing import faults
@@ -24,12 +25,13 @@ from edl_allreduce.worker.checkpoint import Array, load_for_init
 from edl_allreduce.worker.control import Control, Leave, MasterGone
 from edl_allreduce.worker.engine import Ending
 from edl_allreduce.worker.evaluation import Evaluator
-from edl_allreduce.worker.pipeline import Parser
+from edl_allreduce.worker.launching import TOKEN
+from edl_allreduce.worker.pipeline import Parser, bad_records, read_all
+from edl_allreduce.worker.predictions import PredictionFiles
+from edl_allreduce.worker.unled import Unled
 from edl_allreduce.worker.zoo import Mode, ModelDefinition
 
 log = logging.getLogger(__name__)
-
-INDEX = "predictions.json"
 
 
 class Work(Protocol):
@@ -43,13 +45,20 @@ class Work(Protocol):
 class TrainedModel:
     """A model with the weights of a checkpoint."""
 
-    def __init__(self, definition: ModelDefinition, sample: Any, directory: str) -> None:
+    def __init__(
+        self,
+        definition: ModelDefinition,
+        sample: Any,
+        directory: str,
+        send: Callable[[messages.FromWorker], None],
+    ) -> None:
         self.model = definition.model()
         if not isinstance(self.model, keras.Model):
             raise ModelError(f"{definition.path}: expected a keras.Model, got {type(self.model).__name__}")
         if not self.model.built:
             self.model(sample, training=False)
         self._directory = directory
+        self._send = send
         self.step = -1
         self.load(directory)
 
@@ -60,7 +69,7 @@ class TrainedModel:
         return [v.path for v in self.model.variables], []
 
     def load(self, directory: str) -> None:
-        loaded = load_for_init(directory, self)
+        loaded = load_for_init(directory, self, self._send)
         for variable, array in zip(self.model.variables, loaded.model_arrays, strict=True):
             variable.assign(array)
         self.step = loaded.contents.step
@@ -118,7 +127,7 @@ class TaskWorker:
 
 def prepare(spec: JobSpec, control: Control) -> TaskWorker:
     """Open the data, load the model, trace; then say that this worker is ready."""
-    source, model, work = _open(spec)
+    source, model, work = _open(spec, control.send, os.environ.get(TOKEN, ""))
     control.ready(
         messages.Ready(
             step=model.step,
@@ -135,7 +144,8 @@ def prepare(spec: JobSpec, control: Control) -> TaskWorker:
 
 def run_alone(spec: JobSpec) -> None:
     """The whole job in this process (`--distribution_strategy=Local`)."""
-    source, model, work = _open(spec)
+    control = Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), 0, spec.max_bad_records)
+    source, model, work = _open(spec, control.send, str(os.getpid()))
     size = spec.minibatch_size * spec.num_minibatches_per_task
     sums: Any = 0.0
     numbers = range(-(-len(source) // size))
@@ -146,36 +156,56 @@ def run_alone(spec: JobSpec) -> None:
     metrics, path = work.conclude(order)
     if metrics:
         print(messages.metrics_line(messages.Evaluated(model.step, metrics)))
-    print(f"Succeeded: {len(source)} records")
+    remarks = f"; {control.account.remarks}" if control.account.remarks else ""
+    print(f"Succeeded: {len(source)} records{remarks}")
     if path:
         print(f"The predictions are in {path}")
 
 
-def _open(spec: JobSpec) -> tuple[RecordSource, TrainedModel, Work]:
+def _open(
+    spec: JobSpec, send: Callable[[messages.FromWorker], None], run: str
+) -> tuple[RecordSource, TrainedModel, Work]:
     session.set_threads(spec)
     definition = session.definition_of(spec)
     predicts = spec.job_type is JobType.PREDICTION_ONLY
     mode = Mode.PREDICTION if predicts else Mode.EVALUATION
     source = session.open_data(spec, spec.prediction_data if predicts else spec.validation_data)
+    session.tell_damage(source, send)
     parser = Parser(definition.feed, mode, source.metadata)
     count = min(spec.minibatch_size, len(source))
-    features, _ = parser(source.read(range(count)), count)
-    model = TrainedModel(definition, features, spec.checkpoint_dir_for_init)
+    first, bad = session.read_first(spec, source, range(count))
+    features, _ = parser(first, count - len(bad))
+    model = TrainedModel(definition, features, spec.checkpoint_dir_for_init, send)
     work: Work
     if predicts:
-        work = _Predicting(spec, definition, model.model, source, parser)
+        # Data and model are part of it, since a token may be used for several runs.
+        same = repr((run, spec.job_name, source.fingerprint, spec.checkpoint_dir_for_init))
+        own = hashlib.sha256(same.encode()).hexdigest()[:16]
+        work = _Predicting(spec, definition, model.model, source, parser, own, send)
     else:
-        work = _Evaluating(spec, definition, model.model, source)
+        work = _Evaluating(spec, definition, model.model, source, send)
     return source, model, work
 
 
 class _Evaluating:
     """Sums of metrics; a task is a whole number of chunks, so the result does not depend on who did what."""
 
-    def __init__(self, spec: JobSpec, definition: ModelDefinition, model: Any, source: RecordSource) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        definition: ModelDefinition,
+        model: Any,
+        source: RecordSource,
+        send: Callable[[messages.FromWorker], None],
+    ) -> None:
         self._chunk = spec.minibatch_size
         self._evaluator = Evaluator(
-            definition, model, source, chunk=self._chunk, bad_records_allowed=spec.max_bad_records
+            definition,
+            model,
+            source,
+            chunk=self._chunk,
+            bad_records_allowed=spec.max_bad_records,
+            send=send,
         )
 
     def do(self, start: int, stop: int, number: int, between: Callable[[], None]) -> list[float]:
@@ -186,19 +216,18 @@ class _Evaluating:
         return self._evaluator.conclude(np.array(order.sums, np.float64)), ""
 
 
-class Index(msgspec.Struct, frozen=True):
-    """predictions.json: written when every file is there."""
-
-    records: int
-    files: list[str]
-    order: str = "files in this order, rows in the order of the records of --prediction_data"
-
-
 class _Predicting:
     """Predictions of a task, as a file or through the model file's processor."""
 
     def __init__(
-        self, spec: JobSpec, definition: ModelDefinition, model: Any, source: RecordSource, parser: Parser
+        self,
+        spec: JobSpec,
+        definition: ModelDefinition,
+        model: Any,
+        source: RecordSource,
+        parser: Parser,
+        run: str,
+        send: Callable[[messages.FromWorker], None],
     ) -> None:
         self._batch = spec.minibatch_size
         self._bad_allowed = spec.max_bad_records
@@ -206,85 +235,55 @@ class _Predicting:
         self._model = model
         self._source = source
         self._parser = parser
-        self._directory = Path(spec.output) if spec.output else None
+        self._send = send
+        self._files = PredictionFiles(Path(spec.output), run) if spec.output else None
+        self._overwrite = spec.overwrite
         self._processor = definition.outputs_processor() if definition.outputs_processor else None
         if self._processor is not None and not callable(getattr(self._processor, "process", None)):
             raise ModelError(
                 f"{definition.path}: {type(self._processor).__name__} has no process(predictions, worker_id)"
             )
-        if self._processor is None and self._directory is None:
+        if self._processor is None and self._files is None:
             raise UsageError(
                 f"where should predictions go? Give --output=DIR, or a PredictionOutputsProcessor in "
                 f"{definition.path}"
             )
-        if self._directory is not None:
-            self._directory.mkdir(parents=True, exist_ok=True)
+        if self._files is not None:
+            self._files.begin(overwrite=spec.overwrite)
 
     def do(self, start: int, stop: int, number: int, between: Callable[[], None]) -> list[float]:
-        batches = []
+        batches: list[Any] = []
+        left_out: list[int] = []
         for at in range(start, stop, self._batch):
-            batch = self._predict(range(at, min(at + self._batch, stop)))
+            batch, bad = self._predict(range(at, min(at + self._batch, stop)))
+            left_out += bad
             if batch is not None:
                 batches.append(batch)
             between()
         if self._processor is not None:
             for batch in batches:
                 self._processor.process(batch, self._worker_id)
-        if self._directory is not None:
-            self._write(number, batches)
+        if self._files is not None:
+            self._files.write(number, batches, left_out)
         return []
 
-    def _predict(self, indices: range) -> Any:
-        if self._bad_allowed:
-            records, bad = read_good(self._source, indices)
-            for error in bad:
-                log.warning("left out of the predictions: %s", error)
-            count = len(indices) - len(bad)
-            if count == 0:
-                return None
-        else:
-            records, count = self._source.read(indices), len(indices)
-        features, _ = self._parser(records, count)
-        outputs = self._model.predict_on_batch(features)
-        return outputs
-
-    def _write(self, number: int, batches: list[Any]) -> None:
-        """A file per task; whoever does a task again writes the same file."""
-        assert self._directory is not None
-        if not batches:
-            return
-        named = isinstance(batches[0], dict)
-        final = self._directory / _name(number, named=named)
-        draft = final.with_name(f".{os.getpid()}-{final.name}")
-        if named:
-            merged: dict[str, Any] = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
-            np.savez(draft, **merged)
-        elif isinstance(batches[0], list | tuple):
-            columns = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
-            final = final.with_suffix(".npz")
-            draft = draft.with_suffix(".npz")
-            np.savez(draft, *columns)
-        else:
-            np.save(draft, np.concatenate(batches))
-        draft.replace(final)
+    def _predict(self, indices: range) -> tuple[Any, list[int]]:
+        if not self._bad_allowed:
+            features, _ = self._parser(read_all(self._source, indices), len(indices))
+            return self._model.predict_on_batch(features), []
+        records, bad = read_good(self._source, indices)
+        for error in bad:
+            log.warning("left out of the predictions: %s", error)
+        if bad:
+            self._send(bad_records("prediction data", bad))
+        missing = sorted(error.index for error in bad)
+        if len(missing) == len(indices):
+            return None, missing
+        features, _ = self._parser(records, len(indices) - len(missing))
+        return self._model.predict_on_batch(features), missing
 
     def conclude(self, order: messages.Conclude) -> tuple[dict[str, float], str]:
-        if self._directory is None:
+        if self._files is None:
             return {}, ""
-        files = sorted(p.name for p in self._directory.glob("predictions-*.np[yz]"))
-        if len(files) != order.tasks and not self._bad_allowed:
-            raise DataError(
-                f"{self._directory} holds {len(files)} files of predictions, expected {order.tasks}: all "
-                "workers must see the same --output, and it must not hold those of another job"
-            )
-        text = msgspec.json.format(msgspec.json.encode(Index(order.records, files)))
-        draft = self._directory / f".{INDEX}.{os.getpid()}"
-        draft.write_bytes(text)
-        draft.replace(self._directory / INDEX)
-        for left in self._directory.glob(".*-predictions-*.np[yz]"):
-            left.unlink()  # a worker died while it wrote
-        return {}, str(self._directory)
-
-
-def _name(number: int, *, named: bool) -> str:
-    return f"predictions-{number:06d}.{'npz' if named else 'npy'}"
+        self._files.publish(order.records, order.tasks, overwrite=self._overwrite)
+        return {}, str(self._files.directory)

@@ -6,6 +6,9 @@ import functools
 import logging
 import os
 import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import keras
 import tensorflow as tf
@@ -14,10 +17,10 @@ from edl_allreduce import clock
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership.types import Plan
 from edl_allreduce.core.schedule import Order, Schedule
-from edl_allreduce.data import RecordSource, open_source, read_good
-from edl_allreduce.errors import EdlError, ModelError
+from edl_allreduce.data import Records, RecordSource, open_source, read_good
+from edl_allreduce.errors import BadRecord, DataError, EdlError, ModelError
 from edl_allreduce.rpc import messages
-from edl_allreduce.spec import ElasticBatch, JobSpec, MixedPrecision
+from edl_allreduce.spec import ElasticBatch, JobSpec, MixedPrecision, job_directory
 from edl_allreduce.spec.params import parse_params
 from edl_allreduce.worker import fingerprint
 from edl_allreduce.worker.audit import Diary
@@ -26,8 +29,8 @@ from edl_allreduce.worker.checkpoint import Checkpoints, Course, load_for_init
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.engine import Ending, Engine, Orders, Settings
 from edl_allreduce.worker.evaluation import Evaluator
-from edl_allreduce.worker.export import write_model, write_pass
-from edl_allreduce.worker.pipeline import MicroBatch, Parser, Pipeline, check_data
+from edl_allreduce.worker.export import Written, write_model, write_pass
+from edl_allreduce.worker.pipeline import MicroBatch, Parser, Pipeline, check_data, read_all
 from edl_allreduce.worker.reader import open_custom
 from edl_allreduce.worker.ring import HorovodRing, Ring
 from edl_allreduce.worker.static_job import PASSES
@@ -45,9 +48,10 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     began = clock.now()
     set_threads(spec)
     source, schedule = open_training_data(spec)
+    tell_damage(source, control.send)
     ring = HorovodRing(control.store.port, interface, Deadlines(spec.failure_detection_seconds).collective)
     ring.join(Plan(0, (control.seat,)), control.seat.uid)
-    trainer, parser = build_trainer(spec, ring, source, schedule)
+    trainer, parser = build_trainer(spec, ring, source, schedule, control.send)
     # Before a checkpoint changes what the model file says, such as the rate of learning.
     model = fingerprint.of_model(spec, definition_of(spec).path, trainer.model, trainer.optimizer)
     # What a re-form calls, called once: the others will not wait until it is loaded.
@@ -56,19 +60,19 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     ring.leave()
     tell_notices(trainer, control)
     engine = Engine(
-        settings=settings_of(spec),
+        settings=settings_of(spec, source),
         control=control,
         ring=ring,
         trainer=trainer,
         schedule=schedule,
-        diary=Diary(spec.audit_dir, control.seat.worker_id, control.seat.uid),
+        diary=Diary(spec.audit_dir, control.seat.worker_id, control.seat.uid, control.send),
         open_pipeline=pipeline_factory(spec, source, schedule, parser),
         export=functools.partial(export, spec, trainer),
         checkpoints=open_checkpoints(spec, trainer, source, control),
-        evaluator=open_evaluator(spec, trainer),
+        evaluator=open_evaluator(spec, trainer, control),
         callbacks=callbacks_of(spec),
         save_pass=pass_writer(trainer),
-        summaries=Summaries(spec.tensorboard_log_dir),
+        summaries=Summaries(spec.tensorboard_log_dir, control.send),
     )
     engine.begin_from_checkpoint()
     control.watch(ring)
@@ -81,7 +85,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
             total_steps=schedule.steps(spec.global_batch_size),
             global_batch=spec.global_batch_size,
             model=model,
-            length=settings_of(spec).length(schedule),
+            length=engine.settings.length(schedule),
         )
     )
     return engine
@@ -90,7 +94,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
 def tell_notices(trainer: Trainer, orders: Orders) -> None:
     """What people should know about how their model is trained."""
     for text in trainer.notices:
-        orders.send(messages.Note(messages.NOTICE, text))
+        orders.send(messages.Note(messages.NOTICE, text, once=True))
 
 
 def pass_writer(trainer: Trainer) -> functools.partial[None] | None:
@@ -99,14 +103,15 @@ def pass_writer(trainer: Trainer) -> functools.partial[None] | None:
     return functools.partial(write_pass, trainer.model, directory) if directory else None
 
 
-def settings_of(spec: JobSpec) -> Settings:
+def settings_of(spec: JobSpec, source: RecordSource) -> Settings:
     return Settings(
         minibatch=spec.minibatch_size,
         num_workers=spec.global_batch_size // spec.minibatch_size,
         per_worker_batch=spec.elastic_batch is ElasticBatch.WORKER,
         log_loss_steps=spec.log_loss_steps,
-        max_bad_records=spec.max_bad_records,
         audit_dir=spec.audit_dir,
+        job_name=spec.job_name,
+        lost_records=getattr(source, "lost_records", 0),
         evaluation_steps=spec.evaluation_steps,
         on_nan=spec.on_nan,
     )
@@ -149,6 +154,25 @@ def open_data(spec: JobSpec, path: str) -> RecordSource:
     return open_source(path, params=params, allow_truncated=spec.max_bad_records > 0)
 
 
+def read_first(
+    spec: JobSpec, source: RecordSource, indices: Sequence[int]
+) -> tuple[Records, tuple[BadRecord, ...]]:
+    """Some records to build the model with, and those that are bad."""
+    if not spec.max_bad_records:
+        return read_all(source, indices), ()
+    records, bad = read_good(source, indices)
+    if len(bad) == len(indices):
+        raise DataError(f"none of the first {len(indices)} records can be read: {bad[0]}")
+    return records, bad
+
+
+def tell_damage(source: RecordSource, send: Callable[[messages.FromWorker], None]) -> None:
+    """Parts of files that nobody can read are known when the data is opened, and told before it is used."""
+    for text in getattr(source, "damage", ()):
+        log.warning("%s", text)
+        send(messages.Note(messages.WARNING, text, once=True))
+
+
 def open_training_data(spec: JobSpec) -> tuple[RecordSource, Schedule]:
     source = open_data(spec, spec.training_data)
     check_data(source)
@@ -157,7 +181,7 @@ def open_training_data(spec: JobSpec) -> tuple[RecordSource, Schedule]:
     return source, Schedule(order, epochs=spec.num_epochs, max_step=min(limits, default=0))
 
 
-def open_evaluator(spec: JobSpec, trainer: Trainer) -> Evaluator | None:
+def open_evaluator(spec: JobSpec, trainer: Trainer, orders: Orders) -> Evaluator | None:
     """With --validation_data: metrics while training, or at its end."""
     if not spec.validation_data:
         return None
@@ -167,18 +191,23 @@ def open_evaluator(spec: JobSpec, trainer: Trainer) -> Evaluator | None:
         open_data(spec, spec.validation_data),
         chunk=spec.minibatch_size,
         bad_records_allowed=spec.max_bad_records,
+        send=orders.send,
     )
 
 
 def build_trainer(
-    spec: JobSpec, ring: Ring, source: RecordSource, schedule: Schedule
+    spec: JobSpec,
+    ring: Ring,
+    source: RecordSource,
+    schedule: Schedule,
+    send: Callable[[messages.FromWorker], None] = lambda message: None,
 ) -> tuple[Trainer, Parser]:
     """The model, traced on the first records of the data."""
     definition = definition_of(spec)
     parser = Parser(definition.feed, Mode.TRAINING, source.metadata)
     trainer = Trainer(definition, ring, spec.seed, on_nan=spec.on_nan)
     first = schedule.order.indices(schedule.span(0, min(spec.minibatch_size, len(source))))
-    records, bad = read_good(source, first) if spec.max_bad_records else (source.read(first), ())
+    records, bad = read_first(spec, source, first)
     count = len(first) - len(bad)
     try:
         features, labels = parser(records, count)
@@ -198,7 +227,7 @@ def build_trainer(
         trainer.keep_best()
         callbacks.on_best = trainer.keep_best
     if spec.checkpoint_dir_for_init:
-        start = load_for_init(spec.checkpoint_dir_for_init, trainer)
+        start = load_for_init(spec.checkpoint_dir_for_init, trainer, send)
         trainer.restore_model(start.model_arrays)
         log.info("begins with the model of %s", start.path)
     return trainer, parser
@@ -208,16 +237,16 @@ def open_checkpoints(
     spec: JobSpec, trainer: Trainer, source: RecordSource, orders: Orders
 ) -> Checkpoints | None:
     """With --checkpoint_dir alone a checkpoint is written when the job stops or ends."""
-    if not (spec.checkpoint_steps or spec.checkpoint_dir):
+    if not spec.checkpoints:
         return None
     course = Course(spec.job_name, spec.seed, spec.shuffle, len(source), source.fingerprint)
     return Checkpoints(
-        spec.checkpoint_dir,
+        spec.checkpoints,
         trainer,
         course,
         every=spec.checkpoint_steps,
         keep=spec.keep_checkpoint_max,
-        tell=lambda kind, text: orders.send(messages.Note(kind, text)),
+        send=orders.send,
     )
 
 
@@ -234,7 +263,21 @@ def pipeline_factory(
     )
 
 
-def export(spec: JobSpec, trainer: Trainer) -> str:
-    """Write the trained model to --output."""
+SPARE = (Path("/var/tmp"), Path("/tmp"))
+"""Not $TMPDIR: a local worker's own goes with the worker."""
+
+
+def export(spec: JobSpec, trainer: Trainer) -> Written:
+    """Write the trained model to --output, or wherever there is room."""
     trainer.conclude()
-    return write_model(trainer.model, spec.output) if spec.output else ""
+    if not spec.output:
+        return Written("")
+    return write_model(trainer.model, spec.output, _spare(spec))
+
+
+def _spare(spec: JobSpec) -> list[Path]:
+    """Where a model may go that has no room in --output."""
+    places = [Path(spec.checkpoints)] if spec.checkpoints else []
+    with suppress(RuntimeError):  # a user without a home has no such directory
+        places.append(job_directory(spec))
+    return [*places, *SPARE]

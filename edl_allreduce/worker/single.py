@@ -5,6 +5,7 @@ The same engine, trainer, data order, audit and result as in a ring; only the su
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from typing import TYPE_CHECKING
@@ -18,8 +19,6 @@ from edl_allreduce.worker.unled import Unled
 
 if TYPE_CHECKING:
     from edl_allreduce.worker.engine import ElasticRing, Engine
-
-INTERRUPTED = 130
 
 
 def run_single(spec: JobSpec) -> int:
@@ -35,7 +34,7 @@ def run_single(spec: JobSpec) -> int:
 
         pulled.run_alone(spec)
         return 0
-    control = Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0)
+    control = Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), 0, spec.max_bad_records)
     signals.on_termination(control.drain)
     # TensorFlow comes after the signals are blocked, so that its threads do not get them.
     import_tensorflow()
@@ -43,11 +42,7 @@ def run_single(spec: JobSpec) -> int:
 
     engine = assemble(spec, control, SoloRing())
     engine.run()
-    but = f"; {control.warning}" if control.warning else ""
-    print(f"{'Stopped' if control.stopped else 'Succeeded'}: {engine.step} steps{but}")
-    if control.path:
-        print(f"The trained model is in {control.path}")
-    return INTERRUPTED if control.stopped else 0
+    return control.verdict(engine.step)
 
 
 def assemble(spec: JobSpec, control: Unled, ring: ElasticRing, *, passes: bool = False) -> Engine:
@@ -60,21 +55,24 @@ def assemble(spec: JobSpec, control: Unled, ring: ElasticRing, *, passes: bool =
 
     session.set_threads(spec)
     source, schedule = session.open_training_data(spec)
-    trainer, parser = session.build_trainer(spec, ring, source, schedule)
+    session.tell_damage(source, control.send)
+    trainer, parser = session.build_trainer(spec, ring, source, schedule, control.send)
     session.tell_notices(trainer, control)
     save_pass = functools.partial(write_pass, trainer.model, spec.output)
     return Engine(
-        settings=session.settings_of(spec),
+        settings=dataclasses.replace(
+            session.settings_of(spec, source), shares_bad=spec.max_bad_records > 0 and ring.size > 1
+        ),
         control=control,
         ring=ring,
         trainer=trainer,
         schedule=schedule,
-        diary=Diary(spec.audit_dir, control.seat.worker_id, control.seat.uid),
+        diary=Diary(spec.audit_dir, control.seat.worker_id, control.seat.uid, control.send),
         open_pipeline=session.pipeline_factory(spec, source, schedule, parser),
         export=functools.partial(session.export, spec, trainer),
         checkpoints=session.open_checkpoints(spec, trainer, source, control),
-        evaluator=session.open_evaluator(spec, trainer),
+        evaluator=session.open_evaluator(spec, trainer, control),
         callbacks=session.callbacks_of(spec),
         save_pass=save_pass if passes and spec.output else None,
-        summaries=Summaries(spec.tensorboard_log_dir),
+        summaries=Summaries(spec.tensorboard_log_dir, control.send),
     )

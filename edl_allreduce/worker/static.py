@@ -18,14 +18,13 @@ from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec import JobSpec, ParsedJob
 from edl_allreduce.worker import signals
 from edl_allreduce.worker.heavy import import_tensorflow
-from edl_allreduce.worker.unled import Unled
+from edl_allreduce.worker.preflight import check_places
+from edl_allreduce.worker.unled import INTERRUPTED, Unled
 
 if TYPE_CHECKING:
     from edl_allreduce.worker.ring import FixedRing
 
 log = logging.getLogger(__name__)
-
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def static_job(parsed: ParsedJob, launcher: Launcher) -> JobSpec:
 
 def run_static(spec: JobSpec, launcher: Launcher) -> int:
     """Train in the launcher's ring; returns the exit code."""
-    control = Unled(fixed_plan(launcher), launcher.rank)
+    control = Unled(fixed_plan(launcher), launcher.rank, spec.max_bad_records)
     signals.on_termination(control.drain)
     try:
         steps = _train(spec, control, launcher)
@@ -71,9 +70,7 @@ def run_static(spec: JobSpec, launcher: Launcher) -> int:
         log.error("%s", error)
         return error.exit_code
     if launcher.rank == 0:
-        print(f"{'Stopped' if control.stopped else 'Succeeded'}: {steps} steps")
-        if control.path:
-            print(f"The trained model is in {control.path}")
+        return control.verdict(steps)
     return INTERRUPTED if control.stopped else 0
 
 
@@ -100,6 +97,7 @@ def fixed_ring(launcher: Launcher) -> FixedRing:
 def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
     from edl_allreduce.worker.single import assemble
 
+    check_places(spec)
     import_tensorflow()
     ring = fixed_ring(launcher)
     engine = assemble(spec, control, ring, passes=True)

@@ -5,10 +5,15 @@ When another rank becomes rank 0 it goes on in a file of its own; TensorBoard sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
+
+from edl_allreduce.rpc import messages
+
+log = logging.getLogger(__name__)
 
 EVERY_STEPS = 10
 """Training curves get a point this often: fine enough to look at, too rare to cost time."""
@@ -18,8 +23,9 @@ FLUSH_MILLISECONDS = 2000
 class Summaries:
     """Without a directory nothing is written; the file is made when the first point comes."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, send: Callable[[messages.Note], None] = lambda note: None) -> None:
         self._directory = directory
+        self._send = send
         self._writer: Any = None
 
     def step(self, step: int, *, loss: float, records_per_second: float, ring: int) -> None:
@@ -36,11 +42,23 @@ class Summaries:
 
     def flush(self) -> None:
         if self._writer is not None:
-            self._writer.flush()
+            self._try(self._writer.flush)
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
-        if not self._directory:
-            return
+        if self._directory:
+            self._try(lambda: self._append(step, values))
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """Curves are for looking at: a disk that fails ends them, not the training."""
+        try:
+            write()
+        except (OSError, tf.errors.OpError) as error:
+            text = f"no more curves are written to {self._directory}: {error}"
+            self._directory, self._writer = "", None
+            log.warning("%s", text)
+            self._send(messages.Note(messages.WARNING, text, once=True))
+
+    def _append(self, step: int, values: Mapping[str, float]) -> None:
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self._directory, flush_millis=FLUSH_MILLISECONDS)
         # tf.summary.scalar would need the package tensorboard, which only a reader needs.

@@ -7,13 +7,18 @@ rank 0, then the end. Nobody replaces a lost rank here, so a broken ring ends th
 from __future__ import annotations
 
 import logging
+import sys
 
+from edl_allreduce.core.account import Account
 from edl_allreduce.core.membership.types import Plan, Seat
-from edl_allreduce.errors import JobFailed
+from edl_allreduce.errors import DataError, JobFailed
 from edl_allreduce.rpc import messages
 from edl_allreduce.worker.control import Order, Place, Progress
 
 log = logging.getLogger(__name__)
+
+FAILED = 1
+INTERRUPTED = 130
 
 
 class Unled:
@@ -22,17 +27,18 @@ class Unled:
     draining = False  # who is asked to leave stops the job here
     deserted = False
 
-    def __init__(self, plan: Plan, rank: int) -> None:
+    def __init__(self, plan: Plan, rank: int, bad_allowed: int = 0) -> None:
         self.seat: Seat = plan.members[rank]
         self.progress = Progress()
         self.path = ""
         """Where the result was written."""
         self.stopped = False
-        self.warning = ""
+        self.account = Account(bad_allowed)
         self._plan = plan
         self._rank = rank
         self._stop = False
         self._exported = rank != 0
+        self._trouble = ""
 
     def next_order(self, generation: int) -> Order:
         if generation < self._plan.generation:
@@ -78,17 +84,36 @@ class Unled:
     def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None:
         if failure:
             raise JobFailed(failure)
-        self.stopped, self.warning = stopped, warning
+        self.stopped, self.account.warning = stopped, warning
 
     def send(self, message: messages.FromWorker) -> None:
-        if isinstance(message, messages.Evaluated) and self._rank == 0:
-            log.info("%s", messages.metrics_line(message))
-        if isinstance(message, messages.Note) and message.kind in (messages.NOTICE, messages.NAN):
-            log.warning("%s", message.text)
-        if isinstance(message, messages.Exported):
-            if message.error:
-                raise JobFailed(f"the result could not be written: {message.error}")
-            self._exported, self.path = True, message.path
+        match message:
+            case messages.Evaluated() if self._rank == 0:
+                log.info("%s", messages.metrics_line(message))
+            case messages.Checkpointed(step, path, error):
+                self.account.checkpointed(step, path, error)  # the writer has logged it
+            case messages.BadRecords(data, records):
+                text = self.account.left_out(data, records)
+                if text:
+                    log.warning("%s", text)
+                if self.account.too_many:
+                    raise DataError(self.account.too_many)
+            case messages.Note(messages.NOTICE | messages.NAN, text):
+                log.warning("%s", text)
+            case messages.Exported(path, error):
+                self._exported, self.path, self._trouble = True, path, error
+
+    def verdict(self, step: int) -> int:
+        """Say how the job ended, and give the exit code."""
+        remarks = f"; {self.account.remarks}" if self.account.remarks else ""
+        missing = "; ".join(filter(None, (self._trouble, self.account.shortfall)))
+        if missing:
+            print(f"Failed: trained for {step} steps, but {missing}{remarks}", file=sys.stderr)
+        else:
+            print(f"{'Stopped' if self.stopped else 'Succeeded'}: {step} steps{remarks}")
+        if self.path:
+            print(f"The trained model is in {self.path}")
+        return FAILED if missing else INTERRUPTED if self.stopped else 0
 
     def drain(self) -> None:
         """Stop at the next step boundary; with several ranks all of them do."""

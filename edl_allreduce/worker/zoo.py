@@ -173,16 +173,24 @@ def _namesake(zoo: Path, path: Path) -> str:
     return ""
 
 
-def _import(zoo: Path, path: Path, flag: str) -> ModuleType:
-    name = ".".join(path.relative_to(zoo).with_suffix("").parts)
-    finder = pinned_imports.finder()
-    kept = finder.spec(name, path) if finder is not None else None
-    if kept is None and not path.is_file():
+def check_file(zoo: Path, path: Path, flag: str) -> None:
+    """Whether the model file is there."""
+    if not zoo.is_dir():
+        raise ModelError(f"--model_zoo={zoo}: there is no such directory; {flag} names a file below it.")
+    if not path.is_file():
         there = ", ".join(sorted(p.name for p in path.parent.glob("*.py"))) or "no Python file"
         raise ModelError(
             f"{flag} names {path}, which does not exist; {path.parent} holds {there}. "
             f"Write it as directory.file.function below --model_zoo{_namesake(zoo, path)}."
         )
+
+
+def _import(zoo: Path, path: Path, flag: str) -> ModuleType:
+    name = ".".join(path.relative_to(zoo).with_suffix("").parts)
+    finder = pinned_imports.finder()
+    kept = finder.spec(name, path) if finder is not None else None
+    if kept is None:
+        check_file(zoo, path, flag)
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path):
         return sys.modules[name]
     for directory in (str(path.parent), str(zoo)):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Start, judge
-from edl_allreduce.worker.audit import Diary, Manifest, audit, write_manifest
+from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Manifest, Start, judge
+from edl_allreduce.errors import UsageError
+from edl_allreduce.rpc import messages
+from edl_allreduce.worker.audit import Diary, audit, write_manifest
 
 DATASET = 40
 BATCH = 4
@@ -63,6 +67,43 @@ def test_a_later_run_may_begin_before_the_first_one():
     verdict = judge(workers, dataset=DATASET, finished=True, starts={0: Start(12, 48), 1: Start(5, 20)})
     assert verdict.clean, verdict
     assert verdict.steps == 15
+
+
+def test_records_that_were_left_out_are_named_and_counted_once():
+    entries = trained(1, 0, 20)
+    for at, entry in enumerate(entries):
+        if isinstance(entry, Fed) and 7 in entry.records:
+            good = [record for record in entry.records if record != 7]
+            entries[at] = Fed(entry.generation, entry.step, entry.epoch, good, [7])
+    verdict = judge({"a": entries}, dataset=DATASET, finished=True, lost_records=299)
+    assert verdict.clean, verdict
+    assert (verdict.bad_records, verdict.records) == (1, 2 * DATASET - 2)
+    assert "without 1 bad record and about 299 records in unreadable parts of the files" in str(verdict)
+
+
+def test_a_job_that_still_writes_is_not_judged(tmp_path):
+    diary = Diary(str(tmp_path), 0, "a")
+    diary.open_run(0, 0)
+    for entry in trained(1, 0, 5):
+        diary.write(entry)
+    write_manifest(str(tmp_path), Manifest(DATASET))
+    with pytest.raises(UsageError, match="still runs: worker-0-a writes there"):
+        audit(str(tmp_path))
+    os.close(diary._descriptor)  # as its process's end would
+    assert audit(str(tmp_path)).clean
+
+
+def test_a_diary_that_cannot_be_written_ends_with_a_warning_and_not_the_training(tmp_path):
+    told: list[messages.Note] = []
+    diary = Diary(str(tmp_path), 0, "a", told.append)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, diary._descriptor)
+    os.close(full)
+    for entry in trained(1, 0, 5):
+        diary.write(entry)
+    (note,) = told
+    assert note.kind == messages.WARNING
+    assert f"the audit cannot be written to {tmp_path} any more: No space left on device" in note.text
 
 
 def test_runs_get_numbers_of_their_own_on_disk(tmp_path):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
 import threading
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_allreduce.errors import CheckpointError, UsageError
+from edl_allreduce.rpc.messages import WARNING, Checkpointed, Note
 from edl_allreduce.worker import checkpoint
 from edl_allreduce.worker.checkpoint import Checkpoints, Course, Variable
 from edl_allreduce.worker.journal import Journal
@@ -37,7 +42,7 @@ class FakeTrainer:
 
 
 def open_in(directory: Path, trainer: FakeTrainer | None = None, **changes) -> Checkpoints:
-    options = {"every": 10, "keep": 0, "tell": lambda kind, text: None}
+    options = {"every": 10, "keep": 0, "send": lambda message: None}
     course = changes.pop("course", COURSE)
     return Checkpoints(str(directory), trainer or FakeTrainer(), course, **{**options, **changes})
 
@@ -92,10 +97,11 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(tmp_path_factory, data)
             )
         case "remove":
             victim.unlink()
-    words: list[str] = []
-    loaded = checkpoint.newest(directory, words.append)
+    keeper = open_in(directory)
+    loaded = keeper.newest()
     assert loaded is not None and loaded.contents.step == 10
-    assert len(words) == 1 and "version-20" in words[0] and "the one before it is used" in words[0]
+    assert f"{directory / 'version-20'}" in keeper.passed_over
+    assert keeper.passed_over.endswith("; the job goes on from version-10, 10 steps are made again")
 
 
 def test_a_damaged_checkpoint_is_written_again(tmp_path):
@@ -116,17 +122,17 @@ def test_two_workers_may_write_the_same_step(tmp_path, monkeypatch):
         return write_arrays(path, arrays)
 
     monkeypatch.setattr(checkpoint, "_write_arrays", overtaken)
-    told: list[tuple[str, str]] = []
-    keeper = open_in(tmp_path, tell=lambda kind, text: told.append((kind, text)))
+    told: list[Checkpointed] = []
+    keeper = open_in(tmp_path, send=told.append)
     keeper.save(10, 480, Journal())
     keeper.flush()
-    assert told == [("checkpoint", f"step 10 is in {tmp_path / 'version-10'}")]
+    assert told == [Checkpointed(10, str(tmp_path / "version-10"))]
     assert [path.name for path in tmp_path.iterdir()] == ["version-10"]
 
 
 def test_a_writer_that_died_leaves_nothing_that_counts(tmp_path):
     saved(tmp_path, 10)
-    dead = tmp_path / ".version-20.4711.part"
+    dead = tmp_path / ".version-20.elsewhere-4711.part"
     dead.mkdir()
     (dead / "state.bin").write_bytes(b"half")
     loaded = open_in(tmp_path).newest()
@@ -177,16 +183,87 @@ def test_saving_never_waits_for_the_disk(tmp_path, monkeypatch):
         assert (loaded.arrays[0] == loaded.contents.step).all(), f"{path} holds the state of its step"
 
 
-def test_a_full_disk_is_told_and_training_goes_on(tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device"),
+        (RuntimeError("nobody thought of this"), "RuntimeError: nobody thought of this"),
+    ],
+)
+def test_whatever_stops_the_writer_is_told_and_training_goes_on(tmp_path, monkeypatch, error, words):
+    """Nothing of the failed checkpoint keeps the disk full, and the next one is tried."""
+    real = checkpoint._write_file
 
-    monkeypatch.setattr(checkpoint, "write", full)
-    told: list[tuple[str, str]] = []
-    keeper = open_in(tmp_path, tell=lambda kind, text: told.append((kind, text)))
+    def full(path, text):
+        monkeypatch.setattr(checkpoint, "_write_file", real)
+        raise error
+
+    monkeypatch.setattr(checkpoint, "_write_file", full)
+    told: list[Checkpointed] = []
+    keeper = open_in(tmp_path, send=told.append)
     keeper.save(10, 480, Journal())
     keeper.flush()
-    assert told == [("checkpoint", "step 10 could NOT be written: [Errno 28] No space left on device")]
+    assert told == [Checkpointed(10, str(tmp_path), words)]
+    assert names(tmp_path) == []
+    keeper.save(20, 960, Journal())
+    keeper.flush()
+    assert told[1:] == [Checkpointed(20, str(tmp_path / "version-20"))]
+
+
+def test_a_state_that_is_not_finite_does_not_replace_a_good_one(tmp_path):
+    told: list[Checkpointed] = []
+    trainer = FakeTrainer(1.0)
+    keeper = open_in(tmp_path, trainer, keep=1, send=told.append)
+    for step, value in ((10, 1.0), (20, float("nan")), (30, float("inf"))):
+        trainer.value = value
+        keeper.save(step, 48 * step, Journal())
+        keeper.flush()
+    assert [(m.step, m.error) for m in told] == [
+        (10, ""),
+        (20, "dense/kernel is not finite any more; the last good checkpoint stays"),
+        (30, "dense/kernel is not finite any more; the last good checkpoint stays"),
+    ]
+    assert names(tmp_path) == ["version-10"]
+
+
+def test_half_precision_is_looked_at_too(tmp_path):
+    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    for value, spoiled in ((1.0, ""), (float("nan"), "a")):
+        array = np.full(3, value, bfloat16)
+        snapshot = checkpoint.Snapshot(1, 0, Journal(), [Variable("a", "bfloat16", [3])], [], [array])
+        assert checkpoint.not_finite(snapshot) == spoiled
+
+
+def test_when_no_checkpoint_is_whole_the_job_says_that_it_begins_anew(tmp_path):
+    saved(tmp_path, 10, 20)
+    for step in (10, 20):
+        (tmp_path / f"version-{step}" / "checkpoint.json").write_bytes(b"")
+    keeper = open_in(tmp_path)
+    assert keeper.newest() is None
+    assert "version-20 is corrupt" in keeper.passed_over
+    assert "(and 1 before it)" in keeper.passed_over
+    assert keeper.passed_over.endswith("no whole checkpoint is left: the job begins at step 0")
+
+
+def test_a_corrupt_checkpoint_is_not_kept_instead_of_newer_work(tmp_path):
+    """It has the highest number; a job that goes on before it writes lower ones."""
+    saved(tmp_path, 10, 46)
+    (tmp_path / "version-46" / "state.bin").write_bytes(b"")
+    saved(tmp_path, 20, 30, keep=1)
+    assert names(tmp_path) == ["version-30", "version-46"]
+    loaded = open_in(tmp_path).newest()
+    assert loaded is not None and loaded.contents.step == 30
+
+
+def test_what_dead_writers_of_this_machine_left_is_cleared_away_before_room_is_needed(tmp_path):
+    host = socket.gethostname()
+    dead, alive, elsewhere = f"{host}-4194305", f"{host}-{os.getpid()}", "elsewhere-1"  # beyond any pid
+    for writer in (dead, alive, elsewhere):
+        (tmp_path / f".version-20.{writer}.part").mkdir()
+    (tmp_path / f".version-5.{elsewhere}.old").mkdir()
+    saved(tmp_path, 10)
+    left = [f".version-20.{elsewhere}.part", f".version-20.{alive}.part", "version-10"]
+    assert names(tmp_path) == sorted(left)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +299,16 @@ def test_an_init_directory_may_name_one_checkpoint(tmp_path):
     assert checkpoint.load_for_init(str(tmp_path / "version-10"), FakeTrainer()).contents.step == 10
     with pytest.raises(CheckpointError, match="expected a whole checkpoint"):
         checkpoint.load_for_init(str(tmp_path / "nothing"), FakeTrainer())
+
+
+def test_a_corrupt_checkpoint_to_begin_with_is_named(tmp_path):
+    saved(tmp_path, 10, 20)
+    (tmp_path / "version-20" / "done").unlink()
+    told: list[Note] = []
+    assert checkpoint.load_for_init(str(tmp_path), FakeTrainer(), told.append).contents.step == 10
+    (note,) = told
+    assert note.kind == WARNING and "version-20 is incomplete" in note.text
+    assert note.text.endswith("version-10 is used instead")
 
 
 def test_sizes_of_variables():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_allreduce.worker.export import write_model, write_pass
+from edl_allreduce.rpc import messages
+from edl_allreduce.worker.export import Written, write_model, write_pass
 from edl_allreduce.worker.summaries import Summaries
 
 
@@ -19,7 +23,7 @@ def model():
 def test_a_model_is_written_for_serving_and_for_keras_and_may_be_written_again(model, tmp_path):
     x = np.ones((4, 3), "float32")
     for _ in range(2):
-        assert write_model(model, str(tmp_path / "out")) == str(tmp_path / "out" / "model.keras")
+        assert write_model(model, str(tmp_path / "out")) == Written(str(tmp_path / "out" / "model.keras"))
     served = tf.saved_model.load(tmp_path / "out")
     np.testing.assert_allclose(served.serve(x), model(x), rtol=1e-4, atol=1e-5)
     loaded = keras.saving.load_model(tmp_path / "out" / "model.keras")
@@ -35,6 +39,54 @@ def test_a_model_that_cannot_be_served_is_still_saved(model, tmp_path, monkeypat
     write_model(model, str(tmp_path))
     assert (tmp_path / "model.keras").exists() and not (tmp_path / "saved_model.pb").exists()
     assert "only model.keras: ValueError: cannot be traced" in caplog.text
+
+
+def test_what_dead_writers_left_is_cleared_away(model, tmp_path):
+    (tmp_path / ".model-1.keras").write_bytes(b"half")
+    (tmp_path / ".saved-model-1").mkdir()
+    write_model(model, str(tmp_path))
+    assert not [p.name for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+def test_a_model_for_which_there_is_no_room_goes_where_there_is_some(model, tmp_path, monkeypatch):
+    save = type(model).save
+    full = [tmp_path / "out", tmp_path / "also-full"]
+
+    def save_if_room(self, path, **more):
+        if any(place in path.parents for place in full):
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(self, path, **more)
+
+    monkeypatch.setattr(type(model), "save", save_if_room)
+    spare = [tmp_path / "missing", full[1], tmp_path]
+    full[1].mkdir()
+    written = write_model(model, str(full[0]), spare)
+    (rescued,) = tmp_path.glob("rescued-model-*")
+    assert written.path == str(rescued / "model.keras")
+    why = f"the model could not be written to {full[0]}: No space left on device"
+    assert written.trouble == f"{why}. It is in {rescued} instead"
+    x = np.ones((4, 3), "float32")
+    np.testing.assert_allclose(keras.saving.load_model(written.path)(x), model(x), rtol=1e-6)
+    assert not list(full[0].iterdir()) and not list(full[1].iterdir())
+    assert write_model(model, str(full[0]), [full[1]]) == Written("", why)
+
+
+def test_a_disk_that_has_no_room_for_the_saved_model_is_named(model, tmp_path, monkeypatch):
+    def full(*arguments, **more):
+        raise tf.errors.ResourceExhaustedError(None, None, "variables/x; No space left on device [Op:SaveV2]")
+
+    monkeypatch.setattr(type(model), "export", full)
+    assert write_model(model, str(tmp_path)) == Written(
+        str(tmp_path / "model.keras"),
+        f"of the model only model.keras fits into {tmp_path}: No space left on device",
+    )
+
+
+def test_an_epoch_for_which_there_is_no_room_does_not_end_the_training(model, tmp_path, caplog):
+    (tmp_path / "file").touch()
+    write_pass(model, str(tmp_path / "file"), 0)
+    assert "pass-00000 could not be written" in caplog.text
 
 
 def test_the_model_of_each_epoch_has_a_directory_that_is_done(model, tmp_path):
@@ -62,6 +114,18 @@ def test_curves_are_readable_by_tensorboard(tmp_path):
     assert points[10, "ring/size"] == 3 and points[20, "ring/size"] == 2
     assert points[20, "evaluation/accuracy"] == 0.5 and points[20, "ring/pause_seconds"] == 0.25
     assert (5, "train/loss") not in points
+
+
+def test_curves_that_cannot_be_written_are_told_once_and_training_goes_on(tmp_path):
+    (tmp_path / "file").touch()
+    told: list[messages.Note] = []
+    summaries = Summaries(str(tmp_path / "file"), told.append)
+    for step in range(0, 30, 10):
+        summaries.step(step, loss=1.0, records_per_second=1.0, ring=1)
+        summaries.flush()
+    (note,) = told
+    assert note.kind == messages.WARNING
+    assert f"no more curves are written to {tmp_path / 'file'}" in note.text
 
 
 def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):

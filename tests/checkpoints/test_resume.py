@@ -24,7 +24,9 @@ def test_master_and_all_workers_killed(start_job, nothing_was_lost, tmp_path):
     again = start_job(checkpoint_steps=8)
     event = again.wait_for("resume", timeout=250)
     assert "version-16, after 16 steps" in event.text
-    assert "version-24 is torn" in again.log(0) + again.log(1)
+    warning = again.wait_for("warning", "version-24 is torn", again=True)
+    assert warning.text.endswith("the job goes on from version-16, 8 steps are made again")
+    assert f"WARNING [master] warning: {warning.text}" in again.stdout()
     nothing_was_lost(again)
     verdict = again.audit()
     assert (verdict.runs, verdict.set_back) == (2, 14), verdict

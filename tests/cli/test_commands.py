@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +13,18 @@ from edl_allreduce.errors import JobFailed
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.version import __version__
 
-TRAIN = ["--job_name=digits", "--model_def=mnist.cnn.custom_model", "--training_data=/data"]
+ZOO = Path(__file__).resolve().parents[2] / "model_zoo"
+TRAIN = [
+    "--job_name=digits",
+    "--model_def=digits.mlp.custom_model",
+    f"--model_zoo={ZOO}",
+    f"--training_data={ZOO / 'digits' / 'mlp.py'}",
+    "--data_reader_params=reader_type=csv",  # any file will do: nothing is read
+]
 
 
 @pytest.fixture
-def runners(monkeypatch):
+def runners(monkeypatch, tmp_path):
     """Stand-ins for the three ways to run a job. They record what they got and answer 7."""
     calls = []
 
@@ -32,6 +40,7 @@ def runners(monkeypatch):
         "edl_allreduce.cluster.submit:submit",
     ):
         stand_in(target)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return calls
 
 

@@ -35,7 +35,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.training
-def test_a_running_job_is_watched_scaled_stopped_and_audited_by_its_name(state, launch):
+def test_a_running_job_is_watched_scaled_stopped_and_audited_by_its_name(state, launch, digits_flags):
     hold = Fault("compute", "hold", {"step": 12}, repeat=True)
     job = launch(hold, name=NAME, job_dir=state / NAME, num_workers=2, num_epochs=400, minibatch_size=16)
     job.wait_fired(1)
@@ -47,7 +47,8 @@ def test_a_running_job_is_watched_scaled_stopped_and_audited_by_its_name(state, 
     assert "ring 2 of 2" in elasticdl("status", f"--job_name={NAME}")
     assert elasticdl("hosts") == "localhost:2\n"  # the only one that runs needs no name
     assert "pid" in elasticdl("logs", "1") and "[worker 0]" in elasticdl("logs")
-    refusal = elasticdl("train", f"--job_name={NAME}", "--model_def=a.b.c", "--training_data=nowhere", code=2)
+    same = [f"--{flag}={digits_flags[flag]}" for flag in ("model_zoo", "model_def", "training_data")]
+    refusal = elasticdl("train", f"--job_name={NAME}", *same, code=2)
     assert "running already" in refusal and f"elasticdl stop --job_name={NAME}" in refusal
     assert "still runs" in elasticdl("audit", f"--job_name={NAME}", code=2)
     assert "at least 1" in elasticdl("scale", "--num_workers=0", code=2)

@@ -143,6 +143,7 @@ def test_a_quote_that_never_closes_is_found_when_opened(tmp_path):
     source = open_source(str(tmp_path / "a.csv"), allow_truncated=True)
     records, errors = read_good(source, range(len(source)))
     assert (records, [(error.index, error.offset) for error in errors]) == ([b"1,a"], [(1, 4)])
+    assert errors[0].lost_with_it == source.lost_records == 1
 
 
 def test_a_header_alone_is_no_data(tmp_path):

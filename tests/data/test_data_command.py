@@ -76,8 +76,21 @@ class TestMake:
             main(["make", "iris", str(tmp_path)])
         assert (tmp_path / "iris" / "mine").exists()
         assert main(["make", "iris", str(tmp_path), "--overwrite"]) == 0
-        assert sorted(p.name for p in (tmp_path / "iris").iterdir()) == ["test", "train"]
+        assert sorted(p.name for p in (tmp_path / "iris").iterdir()) == [".made.json", "test", "train"]
         assert [p.name for p in tmp_path.iterdir()] == ["iris"]
+
+    def test_what_is_there_already_as_asked_for_is_left_alone(self, tmp_path, capsys):
+        assert main(["make", "iris", str(tmp_path), "--format=npy"]) == 0
+        before = {p: p.stat().st_mtime_ns for p in (tmp_path / "iris").rglob("*")}
+        capsys.readouterr()
+        assert main(["make", "iris", str(tmp_path), "--format", "npy"]) == 0
+        assert "is there already" in capsys.readouterr().out
+        assert {p: p.stat().st_mtime_ns for p in (tmp_path / "iris").rglob("*")} == before
+        with pytest.raises(DataError, match=r"exists already, made with format=npy.*--overwrite"):
+            main(["make", "iris", str(tmp_path), "--format=csv"])
+        next((tmp_path / "iris" / "train").glob("*.npy")).unlink()
+        with pytest.raises(DataError, match=r"exists already.*--overwrite"):
+            main(["make", "iris", str(tmp_path), "--format=npy"])
 
     @pytest.mark.parametrize(
         ("words", "message"),
@@ -148,8 +161,22 @@ class TestIndexAndCheck:
         out = capsys.readouterr().out
         assert "data-00000: record 3 at offset 72" in out
         assert "data-00000: record 9 at offset 216" in out
-        assert "2 of 10 records are bad" in out
+        assert "2 of 10 records are bad. Write" in out
         assert "--max_bad_records=2" in out
+
+    def test_records_that_nobody_can_find_any_more_are_counted_too(self, records, capsys):
+        path = records / "data-00000"
+        data = bytearray(path.read_bytes())
+        data[24 * 3] ^= 1
+        path.write_bytes(data)
+        assert main(["check", str(records)]) == 1
+        out = capsys.readouterr().out
+        assert "record 3 at offset 72" in out and "the last 168 bytes of the file cannot be read" in out
+        assert "1 of 4 records are bad, and about 6 more are lost" in out
+
+    def test_a_misspelt_parameter_is_refused(self, records):
+        with pytest.raises(UsageError, match=r"reader_typ is not known\. Did you mean reader_type\?"):
+            main(["check", str(records), "--data_reader_params=reader_typ=tfrecord"])
 
 
 class TestSplit:

@@ -178,6 +178,9 @@ def test_a_lost_mark_is_a_tear(tmp_path):
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"a chunk should begin here.* offset 131, after 3 whole"):
         open_source(str(path))
+    source = open_source(str(path), allow_truncated=True)
+    _, bad = read_good(source, range(len(source)))
+    assert [(b.index, b.lost_with_it) for b in bad] == [(3, 2)] and source.lost_records == 2
 
 
 def test_the_older_layout_is_recognised_and_refused(tmp_path):

@@ -161,6 +161,32 @@ def test_a_damaged_length_field_is_a_tear(tmp_path):
         open_source(str(path))
 
 
+def test_what_is_lost_behind_a_damaged_length_field_is_told_in_numbers(tmp_path):
+    """Every length is found through the one before: the rest of the file is lost with it."""
+    for name in ("a.tfrecord", "b.tfrecord"):
+        path = write(tmp_path / name, [b"x" * 10] * 400)
+    data = bytearray(path.read_bytes())
+    data[100 * 26] ^= 1
+    path.write_bytes(data)
+    source = open_source(str(tmp_path), allow_truncated=True)
+    assert (len(source), source.lost_records) == (501, 299)
+    (text,) = source.damage
+    assert text.startswith(f"{path}: at offset 2600: the length field of a record does not match")
+    assert text.endswith("the last 7800 bytes of the file cannot be read, about 299 more records are lost")
+    _, (bad,) = read_good(source, range(501))
+    assert (bad.index, bad.lost_with_it) == (500, 299)
+    assert "about 299 more records are lost" in str(bad)
+    with pytest.raises(DataError, match="about 299 more records are lost"):
+        open_source(str(tmp_path))
+
+
+def test_a_file_that_ends_too_early_has_lost_no_more_than_its_last_record(tmp_path):
+    path = write(tmp_path / "a.tfrecord", [b"x" * 10] * 4)
+    path.write_bytes(path.read_bytes()[:-3])
+    source = open_source(str(path), allow_truncated=True)
+    assert (len(source), source.lost_records) == (4, 0)
+
+
 def test_a_file_that_shrinks_while_open_is_a_bad_record(tmp_path):
     path = write(tmp_path / "a.tfrecord", [b"x" * 10] * 4)
     source = open_source(str(path))

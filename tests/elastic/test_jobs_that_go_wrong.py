@@ -29,9 +29,9 @@ def test_a_crash_loop_backs_off_and_fails_the_job_with_the_users_traceback(start
 
 
 def test_a_wrong_model_file_fails_the_job_at_once(start_job):
-    job = start_job(model_def="digits.mlp.no_such_model", workers=2)
+    job = start_job(model_def="digits.mlp.custom_model", model_params="nosuch=64", workers=2)
     assert job.wait() == 1
-    assert "no function no_such_model" in job.stdout()
+    assert "custom_model() does not fit" in job.stdout()
     assert not [e for e in job.events() if e.kind == "launch"][2:], "nobody was started again"
 
 

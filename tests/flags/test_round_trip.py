@@ -80,6 +80,8 @@ def consistent(spec: JobSpec) -> JobSpec:
         spec = dataclasses.replace(spec, num_workers=1, min_workers=1)
     if "gpu" not in spec.worker_resource_request:
         spec = dataclasses.replace(spec, worker_resource_limit="")
+    if not spec.validation_data:
+        spec = dataclasses.replace(spec, evaluation_steps=0)
     return spec
 
 

@@ -66,7 +66,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     )
     course = Course("digits", 0, True, RECORDS, "f" * 16)
     keeper = Checkpoints(
-        str(folder / "checkpoints"), _Holder(model), course, every=1, keep=0, tell=lambda kind, text: None
+        str(folder / "checkpoints"), _Holder(model), course, every=1, keep=0, send=lambda message: None
     )
     keeper.save(STEP, 0, Journal())
     keeper.flush()

@@ -36,6 +36,22 @@ def test_predictions_are_complete_and_in_order_although_workers_die(start_job, t
     assert f"The predictions are in {job.output}" in job.stdout()
 
 
+def test_predictions_of_another_run_are_refused_at_the_start_or_replaced_as_a_whole(start_job, trained):
+    def predict(**flags: object) -> RunningJob:
+        return start_job("predict", prediction_data=trained.data, distribution_strategy="Local", **flags)
+
+    output = trained.data.parent / "mixed"
+    output.mkdir()
+    (output / "predictions-000009.npy").write_bytes(b"of another run")
+    refused = predict(output=output)
+    assert refused.wait(60) == 2 and "holds the predictions of another run" in refused.stdout()
+    assert [path.name for path in output.iterdir()] == ["predictions-000009.npy"]
+    replaced = predict(output=output, overwrite="true")
+    assert replaced.wait(400) == 0, replaced.story()
+    index = json.loads((output / "predictions.json").read_text())
+    assert sorted(p.name for p in output.iterdir()) == sorted([*index["files"], "predictions.json"])
+
+
 def test_metrics_are_exact_although_a_worker_dies(start_job, trained):
     job = start_job(
         "evaluate",

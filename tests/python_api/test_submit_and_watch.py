@@ -36,10 +36,14 @@ def test_a_job_is_started_watched_scaled_and_gives_its_result(tmp_path, digits_f
 
 @pytest.mark.training
 def test_the_reason_of_a_failure_is_raised(digits_flags):
-    flags = {**digits_flags, "model_def": "digits.nothing.custom_model"}
-    job = submit(job_name="wrong", num_workers=1, **flags)
-    with pytest.raises(JobFailed, match=r"nothing\.py"):
+    job = submit(job_name="wrong", num_workers=1, **digits_flags, model_params="nosuch=64")
+    with pytest.raises(JobFailed, match=r"custom_model\(\) does not fit"):
         job.wait(240)
+
+
+def test_what_can_be_known_is_refused_before_anything_starts(digits_flags):
+    with pytest.raises(UsageError, match=r"nothing\.py, which does not exist"):
+        submit(job_name="wrong", **{**digits_flags, "model_def": "digits.nothing.custom_model"})
 
 
 def test_wrong_flags_are_refused_before_anything_starts():

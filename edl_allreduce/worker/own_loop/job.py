@@ -208,15 +208,17 @@ class ElasticJob:
                 num_workers=spec.global_batch_size // spec.minibatch_size,
                 per_worker_batch=spec.elastic_batch is ElasticBatch.WORKER,
                 log_loss_steps=spec.log_loss_steps,
-                max_bad_records=0,
                 audit_dir=spec.audit_dir,
                 on_nan=spec.on_nan,
+                job_name=spec.job_name,
             ),
             control=member.orders,
             ring=member.ring,
             trainer=self._loop,
             schedule=self._schedule,
-            diary=Diary(spec.audit_dir, member.orders.seat.worker_id, member.orders.seat.uid),
+            diary=Diary(
+                spec.audit_dir, member.orders.seat.worker_id, member.orders.seat.uid, member.orders.send
+            ),
             open_pipeline=lambda **where: Indices(self._schedule, **where),
             export=self._loop.export,
             checkpoints=self._checkpoints(fingerprint),
@@ -237,17 +239,16 @@ class ElasticJob:
 
     def _checkpoints(self, fingerprint: str) -> Checkpoints | None:
         spec = self._spec
-        if not (spec.checkpoint_steps or spec.checkpoint_dir):
+        if not spec.checkpoints:
             return None
         course = Course(spec.job_name, spec.seed, spec.shuffle, self._schedule.order.records, fingerprint)
-        orders = self._member.orders
         return Checkpoints(
-            spec.checkpoint_dir,
+            spec.checkpoints,
             self._loop,
             course,
             every=spec.checkpoint_steps,
             keep=spec.keep_checkpoint_max,
-            tell=lambda kind, text: orders.send(messages.Note(kind, text)),
+            send=self._member.orders.send,
         )
 
     def _run(self, engine: Engine) -> None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.schedule import Schedule, Span, share
 from edl_allreduce.worker.engine import Engine
+from edl_allreduce.worker.export import Written
 from edl_allreduce.worker.own_loop.state import State
 from edl_allreduce.worker.own_loop.turns import Again, Applied, Brought, Handover, Mean, Offer, Save, Saved
 from edl_allreduce.worker.pipeline import MicroBatch, StepData
@@ -82,11 +83,11 @@ class Loop:
     def restore(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         self._kept.restore(arrays)
 
-    def export(self) -> str:
+    def export(self) -> Written:
         self._handover.to_loop.put(Save())
         saved = self._handover.hear()
         assert isinstance(saved, Saved)
-        return saved.path
+        return Written(saved.path)
 
 
 class Reducer:

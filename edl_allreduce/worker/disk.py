@@ -1,0 +1,63 @@
+"""Places to write to: tried before a job begins, and named in plain words when they fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from edl_allreduce.errors import UsageError
+
+TRIAL_BYTES = 4096
+
+CURES = {
+    errno.ENOSPC: "free some space, or choose a directory on another disk",
+    errno.EDQUOT: "your quota is used up: free some space, or choose a directory on another disk",
+    errno.EROFS: "choose a directory on a disk that can be written",
+    errno.EACCES: "choose a directory that you may write to, or have its rights changed",
+    errno.EPERM: "choose a directory that you may write to, or have its rights changed",
+    errno.ENOTDIR: "a part of the path is a file: choose another path, or move the file away",
+    errno.EEXIST: "it is a file, and a directory is needed: choose another path, or move the file away",
+}
+
+
+def words(error: OSError) -> str:
+    """What the system said, without number and path: people know where they write to."""
+    return error.strerror or str(error) or type(error).__name__
+
+
+def try_directory(flag: str, directory: Path) -> None:
+    """Make the directory and write into it: nobody must train for hours to learn that this fails."""
+    trial = directory / f".elasticdl-trial-{os.getpid()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            _write(trial)
+        finally:
+            trial.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(_refusal(flag, directory, error)) from error
+
+
+def try_file(flag: str, path: Path) -> None:
+    """The same for a file that is written to the end of."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise UsageError(_refusal(flag, path, error)) from error
+
+
+def _write(path: Path) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    try:
+        os.write(descriptor, bytes(TRIAL_BYTES))
+        os.fsync(descriptor)  # some disks say only now that they are full
+    finally:
+        os.close(descriptor)
+
+
+def _refusal(flag: str, path: Path, error: OSError) -> str:
+    cure = CURES.get(error.errno or 0, "choose another place")
+    return f"{flag}={path} cannot be written: {words(error)}; {cure}."
