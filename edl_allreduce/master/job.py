@@ -81,8 +81,8 @@ class Peer:
     outbox: asyncio.Queue[messages.FromMaster | None] = field(default_factory=asyncio.Queue)
     pulse: health.Pulse = field(default_factory=lambda: health.Pulse(heard=clock.now()))
     last: messages.Pulse | None = None
-    accepted: bool = False
-    """Ready, and the same in everything that must be the same."""
+    course: Course | None = None
+    """What it would train, when it is ready and that is what the rest train."""
     joined_at: int | None = None
     """The step at which it joined its ring."""
 
@@ -399,17 +399,25 @@ class Job:
     def _ready(self, uid: str, peer: Peer, message: messages.Ready) -> None:
         worker_id = peer.hello.seat.worker_id
         course = _course(message)
-        difference = differences(self._course, course) if self._course is not None else ""
-        if difference:
+        if self._course is None or self._leads_on(peer):
+            self._course = course
+            for other_uid, other in list(self._peers.items()):
+                if other.course is not None and (difference := differences(course, other.course)):
+                    self._refuse(other_uid, difference)
+        elif difference := differences(self._course, course):
             self._refuse(uid, difference)
             return
-        self._course = course
         self._total_steps = message.total_steps
-        peer.accepted = True
+        peer.course = course
         if worker_id in self._slots:
             self._slots[worker_id].accepted = True
         self._tell_of_start("ready", f"worker {worker_id} is ready")
         self._handle(membership.Ready(uid, message.step, message.has_state))
+
+    def _leads_on(self, peer: Peer) -> bool:
+        """After a restart of the master a newcomer may be heard first; right is who holds the model."""
+        heard = any(p.course is not None and p.hello.has_state for p in self._peers.values())
+        return peer.hello.has_state and not heard
 
     def _refuse(self, uid: str, difference: str) -> None:
         """Ranks that do not mean the same records, or not the same model, must not train together."""
@@ -628,7 +636,7 @@ class Job:
                 self._launch_in(max(delay, self._cluster.head_start))
 
     def _around(self, gone: _Slot) -> relaunch.Around:
-        ready = sum(peer.accepted for uid, peer in self._peers.items() if uid != gone.uid)
+        ready = sum(peer.course is not None for uid, peer in self._peers.items() if uid != gone.uid)
         return relaunch.Around(
             running=sum(not slot.draining for slot in self._slots.values()),
             wanted=self._wanted,
@@ -678,7 +686,7 @@ class Job:
 
     def _shortage(self) -> str:
         """For people: how many of the wanted workers take part, and what is in the way of the others."""
-        present = sum(peer.accepted for peer in self._peers.values())
+        present = sum(peer.course is not None for peer in self._peers.values())
         if not self._short or self._phase in FINAL or present >= self._wanted:
             return ""
         seconds = max(0.0, self._launch_after - clock.now())
