@@ -211,7 +211,9 @@ def test_what_every_worker_says_is_told_once(play):
     assert play(scenario).told("edited") == ["net.py changed"]
 
 
-def test_a_restarted_master_that_hears_a_newcomer_first_believes_who_holds_the_model():
+def test_a_restarted_master_that_hears_a_newcomer_first_believes_who_holds_the_model(monkeypatch):
+    monkeypatch.setattr(relaunch, "FIRST_RETRY", 0.02)
+
     async def scenario() -> Lab:
         lab = Lab()
         lab.holds_the_model = {1}

@@ -9,7 +9,7 @@ from edl_allreduce.testing.faults import Fault
 pytestmark = pytest.mark.training
 
 SCRIPT = """
-import pathlib, sys
+import pathlib, sys, threading
 import tensorflow as tf
 from edl_allreduce import elastic
 
@@ -17,6 +17,7 @@ total = tf.Variable(tf.zeros([]))
 size = int(pathlib.Path(sys.argv[1]).read_text())
 with elastic.join(records=400, state=[total]) as job:
     for step in job.steps(rehearse=False):
+        threading.Event().wait(0.02)  # not over before the newcomer came and went
         with step:
             total.assign_add(step.average([tf.ones([size])], 0.0)[0][0])
 """
@@ -34,7 +35,7 @@ def test_it_is_left_out_after_three_rings_and_the_others_train_on(launch, tmp_pa
         job_command=f"python {script} {size}",
         num_workers=2,
         minibatch_size=4,
-        num_epochs=4,
+        num_epochs=5,
         failure_detection_seconds=5,
     )
     job.wait_fired(2)
