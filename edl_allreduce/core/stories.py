@@ -166,7 +166,7 @@ def _first_line(text: str) -> str:
 
 
 _HERE = str(Path(__file__).resolve().parents[1])
-_PYTHON = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+_PYTHON = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "scripts")}
 _PACKAGES = {sysconfig.get_path(name) for name in ("purelib", "platlib")} | {
     *site.getsitepackages(),
     site.getusersitepackages(),
