@@ -347,7 +347,7 @@ class Job:
                     self._loss = message.loss
                 if message.generation == self._ring_generation():
                     self._step = message.step
-                    if peer.joined_at is not None and message.step > peer.joined_at:
+                    if peer.joined_at is not None and message.step >= peer.joined_at + machine.PROOF:
                         self._proved(worker_id)
             case messages.Ready():
                 if peer.pulse.activity is health.Activity.PREPARING:
