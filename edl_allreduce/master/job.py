@@ -284,7 +284,9 @@ class Job:
         if slot is not None:
             slot.uid = uid
         self._next_id = max(self._next_id, hello.seat.worker_id + 1)
-        self._tell_of_start("hello", f"worker {hello.seat.worker_id} connected from {hello.seat.host}")
+        self._tell_of_start(
+            hello.seat.worker_id, "hello", f"worker {hello.seat.worker_id} connected from {hello.seat.host}"
+        )
         self._handle(
             membership.Hello(
                 hello.seat,
@@ -388,7 +390,7 @@ class Job:
             case messages.Failed():
                 if worker_id in self._slots:
                     self._slots[worker_id].failed = message
-                self._tell_of_start("failure", f"worker {worker_id}: {_line(message.summary)}")
+                self._tell_of_start(worker_id, "failure", f"worker {worker_id}: {_line(message.summary)}")
             case messages.Evaluated():
                 self._evaluated(message)
             case messages.Note():
@@ -411,7 +413,7 @@ class Job:
         peer.course = course
         if worker_id in self._slots:
             self._slots[worker_id].accepted = True
-        self._tell_of_start("ready", f"worker {worker_id} is ready")
+        self._tell("ready", f"worker {worker_id} is ready")
         self._handle(membership.Ready(uid, message.step, message.has_state))
 
     def _leads_on(self, peer: Peer) -> bool:
@@ -519,10 +521,7 @@ class Job:
         if peer is None:
             return
         worker_id = peer.hello.seat.worker_id
-        if cause is Cause.INVALID:
-            self._tell_of_start("evict", f"worker {worker_id} {reason}")
-        else:
-            self._tell("evict", f"worker {worker_id} {reason}")
+        self._tell_of_start(worker_id, "evict", f"worker {worker_id} {reason}")
         self._gone.add(uid)
         peer.outbox.put_nowait(messages.Evicted(reason))
         peer.outbox.put_nowait(HANG_UP)
@@ -587,7 +586,7 @@ class Job:
             worker_id = self._next_id
             self._next_id += 1
             self._slots[worker_id] = _Slot(clock.now())
-            self._tell_of_start("launch", f"worker {worker_id} starts")
+            self._tell_of_start(worker_id, "launch", f"worker {worker_id} starts")
             self._later(self._launch(worker_id))
 
     async def _launch(self, worker_id: int) -> None:
@@ -621,7 +620,8 @@ class Job:
         around = self._around(slot)
         decision = relaunch.decide(worker, around)
         if relaunch.is_refusal(worker, around):
-            self._tell_of_start("exit", f"worker {end.worker_id} {text}")
+            if not self._refusals:
+                self._tell("exit", f"worker {end.worker_id} {text}")
             self._could_not_begin(end, slot, text, decision)
             return
         self._tell("exit", f"worker {end.worker_id} {text}")
@@ -734,9 +734,10 @@ class Job:
         times = [p.last.step_seconds for p in self._peers.values() if p.last and p.last.step_seconds]
         return statistics.median(times) if times else 0.0
 
-    def _tell_of_start(self, kind: str, text: str) -> None:
+    def _tell_of_start(self, worker_id: int, kind: str, text: str) -> None:
         """While newcomers cannot begin, each try is the same story: the log has it, people need it once."""
-        if self._refusals:
+        slot = self._slots.get(worker_id)
+        if self._refusals and slot is not None and not slot.accepted:
             log.debug("%s: %s", kind, text)
         else:
             self._tell(kind, text)
