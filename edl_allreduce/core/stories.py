@@ -67,7 +67,7 @@ def tell(error: BaseException) -> Story:
     The way begins where user code begins: how it came to be called is nobody's question.
     """
     # An error of ours that quotes a traceback speaks of its cause.
-    otherwise = error.__cause__ if error.__cause__ is not None and _EMBEDDED in str(error) else error
+    otherwise = error.__cause__ if error.__cause__ is not None and _EMBEDDED in _text(error) else error
     root = next((e for e in _chain(error) if any(not f.owner for f in _frames(e))), otherwise)
     frames = _frames(root)
     kind, words = _words(root)
@@ -76,7 +76,7 @@ def tell(error: BaseException) -> Story:
     lines = list(_folded(frames)) if own else []
     summary = _first_line(last)
     if error is not root and _is_ours(error):
-        wrapper = f"{type(error).__name__}: {_first_line(str(error))}"
+        wrapper = f"{type(error).__name__}: {_first_line(_text(error))}"
         lines.insert(0, wrapper)
         summary = wrapper if _first_line(words) in wrapper else f"{wrapper.rstrip('.:')}: {summary}"
     where = f" at {own[-1].file}:{own[-1].line}" if own else ""
@@ -99,7 +99,7 @@ def _frames(error: BaseException) -> list[Frame]:
     real = [Frame(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(error.__traceback__)]
     if _is_ours(error):
         return real  # what our own texts quote is also in the chain
-    told = [Frame(m["file"], int(m["line"]), m["name"]) for m in _FRAME.finditer(str(error))]
+    told = [Frame(m["file"], int(m["line"]), m["name"]) for m in _FRAME.finditer(_text(error))]
     return real + [frame for frame in told if frame not in real]
 
 
@@ -126,7 +126,7 @@ def _owners(frames: Iterable[Frame]) -> str:
 
 def _words(error: BaseException) -> tuple[str, str]:
     """The exception's kind and text, as the user's own code said it where TensorFlow wrapped it."""
-    kind, text = type(error).__name__, str(error).strip()
+    kind, text = type(error).__name__, _text(error).strip()
     if isinstance(error, SystemExit):
         return "SystemExit", f"sys.exit({'' if error.code is None else repr(error.code)}) was called"
     if _is_ours(error):
@@ -157,6 +157,13 @@ def _dug_out(kind: str, lines: list[str]) -> tuple[str, list[str]]:
     return kind, following or lines[: frames[0]]
 
 
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  a user's own exception may fail to describe itself, and is told all the same
+        return "(it cannot describe itself)"
+
+
 def _is_ours(error: BaseException) -> bool:
     return type(error).__module__.startswith("edl_allreduce")
 
@@ -166,7 +173,7 @@ def _first_line(text: str) -> str:
 
 
 _HERE = str(Path(__file__).resolve().parents[1])
-_PYTHON = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+_PYTHON = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "scripts")}
 _PACKAGES = {sysconfig.get_path(name) for name in ("purelib", "platlib")} | {
     *site.getsitepackages(),
     site.getusersitepackages(),

@@ -82,8 +82,8 @@ class Peer:
     outbox: asyncio.Queue[messages.FromMaster | None] = field(default_factory=asyncio.Queue)
     pulse: health.Pulse = field(default_factory=lambda: health.Pulse(heard=clock.now()))
     last: messages.Pulse | None = None
-    accepted: bool = False
-    """Ready, and the same in everything that must be the same."""
+    course: Course | None = None
+    """What it would train, when it is ready and that is what the rest train."""
     joined_at: int | None = None
     """The step at which it joined its ring."""
 
@@ -292,7 +292,9 @@ class Job:
         if slot is not None:
             slot.uid = uid
         self._next_id = max(self._next_id, hello.seat.worker_id + 1)
-        self._tell_of_start("hello", f"worker {hello.seat.worker_id} connected from {hello.seat.host}")
+        self._tell_of_start(
+            hello.seat.worker_id, "hello", f"worker {hello.seat.worker_id} connected from {hello.seat.host}"
+        )
         self._handle(
             membership.Hello(
                 hello.seat,
@@ -353,7 +355,7 @@ class Job:
                 peer.last = message
                 if message.generation:  # 0: in no ring
                     self._is_at(message.generation, message.step, message.position, message.loss)
-                trains = peer.joined_at is not None and message.step > peer.joined_at
+                trains = peer.joined_at is not None and message.step >= peer.joined_at + machine.PROOF
                 if trains and message.generation == self._ring_generation():
                     self._proved(worker_id)
             case messages.Ready():
@@ -399,7 +401,7 @@ class Job:
             case messages.Failed():
                 if worker_id in self._slots:
                     self._slots[worker_id].failed = message
-                self._tell_of_start("failure", f"worker {worker_id}: {_line(message.summary)}")
+                self._tell_of_start(worker_id, "failure", f"worker {worker_id}: {_line(message.summary)}")
             case messages.Evaluated():
                 self._evaluated(message)
             case messages.Checkpointed(step, path, error):
@@ -417,17 +419,25 @@ class Job:
     def _ready(self, uid: str, peer: Peer, message: messages.Ready) -> None:
         worker_id = peer.hello.seat.worker_id
         course = _course(message)
-        difference = differences(self._course, course) if self._course is not None else ""
-        if difference:
+        if self._course is None or self._leads_on(peer):
+            self._course = course
+            for other_uid, other in list(self._peers.items()):
+                if other.course is not None and (difference := differences(course, other.course)):
+                    self._refuse(other_uid, difference)
+        elif difference := differences(self._course, course):
             self._refuse(uid, difference)
             return
-        self._course = course
         self._total_steps, self._length = message.total_steps, message.length
-        peer.accepted = True
+        peer.course = course
         if worker_id in self._slots:
             self._slots[worker_id].accepted = True
-        self._tell_of_start("ready", f"worker {worker_id} is ready")
+        self._tell("ready", f"worker {worker_id} is ready")
         self._handle(membership.Ready(uid, message.step, message.has_state))
+
+    def _leads_on(self, peer: Peer) -> bool:
+        """After a restart of the master a newcomer may be heard first; right is who holds the model."""
+        heard = any(p.course is not None and p.hello.has_state for p in self._peers.values())
+        return peer.hello.has_state and not heard
 
     def _refuse(self, uid: str, difference: str) -> None:
         """Ranks that do not mean the same records, or not the same model, must not train together."""
@@ -564,10 +574,7 @@ class Job:
         if peer is None:
             return
         worker_id = peer.hello.seat.worker_id
-        if cause is Cause.INVALID:
-            self._tell_of_start("evict", f"worker {worker_id} {reason}")
-        else:
-            self._tell("evict", f"worker {worker_id} {reason}")
+        self._tell_of_start(worker_id, "evict", f"worker {worker_id} {reason}")
         self._gone.add(uid)
         peer.outbox.put_nowait(messages.Evicted(reason))
         peer.outbox.put_nowait(HANG_UP)
@@ -635,7 +642,7 @@ class Job:
             worker_id = self._next_id
             self._next_id += 1
             self._slots[worker_id] = _Slot(clock.now())
-            self._tell_of_start("launch", f"worker {worker_id} starts")
+            self._tell_of_start(worker_id, "launch", f"worker {worker_id} starts")
             self._later(self._launch(worker_id))
 
     async def _launch(self, worker_id: int) -> None:
@@ -669,7 +676,8 @@ class Job:
         around = self._around(slot)
         decision = relaunch.decide(worker, around)
         if relaunch.is_refusal(worker, around):
-            self._tell_of_start("exit", f"worker {end.worker_id} {text}")
+            if not self._refusals:
+                self._tell("exit", f"worker {end.worker_id} {text}")
             self._could_not_begin(end, slot, text, decision)
             return
         self._tell("exit", f"worker {end.worker_id} {text}")
@@ -684,7 +692,7 @@ class Job:
                 self._launch_in(max(delay, self._cluster.head_start))
 
     def _around(self, gone: _Slot) -> relaunch.Around:
-        ready = sum(peer.accepted for uid, peer in self._peers.items() if uid != gone.uid)
+        ready = sum(peer.course is not None for uid, peer in self._peers.items() if uid != gone.uid)
         return relaunch.Around(
             running=sum(not slot.draining for slot in self._slots.values()),
             wanted=self._wanted,
@@ -734,7 +742,7 @@ class Job:
 
     def _shortage(self) -> str:
         """For people: how many of the wanted workers take part, and what is in the way of the others."""
-        present = sum(peer.accepted for peer in self._peers.values())
+        present = sum(peer.course is not None for peer in self._peers.values())
         if not self._short or self._phase in FINAL or present >= self._wanted:
             return ""
         seconds = max(0.0, self._launch_after - clock.now())
@@ -784,9 +792,10 @@ class Job:
         times = [p.last.step_seconds for p in self._peers.values() if p.last and p.last.step_seconds]
         return statistics.median(times) if times else 0.0
 
-    def _tell_of_start(self, kind: str, text: str) -> None:
+    def _tell_of_start(self, worker_id: int, kind: str, text: str) -> None:
         """While newcomers cannot begin, each try is the same story: the log has it, people need it once."""
-        if self._refusals:
+        slot = self._slots.get(worker_id)
+        if self._refusals and slot is not None and not slot.accepted:
             log.debug("%s: %s", kind, text)
         else:
             self._tell(kind, text)

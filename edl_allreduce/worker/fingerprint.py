@@ -82,7 +82,7 @@ def _imported(roots: list[Path], modules: list[ModuleType]) -> Iterator[tuple[Pa
 
 
 def _text(module: ModuleType, file: str) -> bytes | None:
-    loader = module.__loader__
+    loader = getattr(module, "__loader__", None)
     try:
         return loader.get_data(file) if isinstance(loader, PinnedLoader) else Path(file).read_bytes()
     except OSError:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from edl_allreduce import logs
+from edl_allreduce.core import stories
 from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.errors import EdlError
 from edl_allreduce.spec import JobSpec, JobType
 from edl_allreduce.worker import signals
 from edl_allreduce.worker.heavy import import_tensorflow
@@ -28,6 +31,18 @@ def run_single(spec: JobSpec) -> int:
     files = {"--log_file_path": spec.log_file_path}
     form = "%(asctime)s %(levelname)s %(message)s"
     logs.configure(str(spec.log_level), form, files=files, to_terminal=True)
+    try:
+        return _run(spec)
+    except (Exception, SystemExit) as error:  # the last supervisor: what user code raised is told
+        story = stories.tell(error)
+        if isinstance(error, EdlError) and not story.own and error.__cause__ is None:
+            raise  # it says all there is to say
+        text = stories.whole(error) if spec.full_traceback else story.text
+        print(f"Failed:\n{text}", file=sys.stderr)
+        return error.exit_code if isinstance(error, EdlError) else 1
+
+
+def _run(spec: JobSpec) -> int:
     if spec.job_type in (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY):
         import_tensorflow()
         from edl_allreduce.worker import pulled

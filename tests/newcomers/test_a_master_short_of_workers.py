@@ -31,6 +31,8 @@ class Lab:
         """What starting a worker meets."""
         self.ready: messages.Ready | messages.Failed = READY
         """What the next workers say when they have prepared."""
+        self.holds_the_model: set[int] = set()
+        """Workers that come from an earlier master's ring."""
         self.events: list[messages.EventRecord] = []
         self.job = Job(JobOptions("job", 2, 1, 0.0, Deadlines(30.0), 3, 100), self, self.events.append)
         self.said: dict[int, asyncio.Queue[messages.FromWorker | None]] = {}
@@ -48,7 +50,8 @@ class Lab:
     async def _worker(self, worker_id: int, ready: messages.Ready | messages.Failed) -> None:
         said = self.said[worker_id]
         seat = Seat(f"uid-{worker_id}", worker_id, "host")
-        said.put_nowait(messages.Hello(seat, messages.PROTOCOL, "test"))
+        holds = worker_id in self.holds_the_model
+        said.put_nowait(messages.Hello(seat, messages.PROTOCOL, "test", has_state=holds, generation=1))
         said.put_nowait(ready)
         if isinstance(ready, messages.Failed):
             said.put_nowait(None)
@@ -206,3 +209,28 @@ def test_what_every_worker_says_is_told_once(play):
         await lab.until(lambda: len(lab.told("end of test")) == 2)
 
     assert play(scenario).told("edited") == ["net.py changed"]
+
+
+def test_a_restarted_master_that_hears_a_newcomer_first_believes_who_holds_the_model(monkeypatch):
+    monkeypatch.setattr(relaunch, "FIRST_RETRY", 0.02)
+
+    async def scenario() -> Lab:
+        lab = Lab()
+        lab.holds_the_model = {1}
+        lab.broken = OSError("not yet")  # this test starts the workers itself
+        running = asyncio.create_task(lab.job.run())
+        lab.job.adopt([0, 1], [1], 2, 2)
+        lab.broken = None
+        lab.ready = msgspec.structs.replace(READY, model={"optimizer learning_rate": "0.2"})
+        await lab.launch(0)
+        await lab.until(lambda: lab.told("ready"))
+        lab.ready = READY
+        await lab.launch(1)
+        await lab.until(lambda: lab.told("evict"))
+        await lab.until(lambda: lab.ring() == 2)
+        lab.job.kill_all()
+        await running
+        return lab
+
+    lab = asyncio.run(scenario())
+    assert lab.told("evict")[0].startswith("worker 0 differs from the rest and is refused: optimizer")

@@ -160,6 +160,14 @@ def test_sys_exit_is_named():
     assert stories.tell(caught(lambda: sys.exit(3))).summary == "SystemExit: sys.exit(3) was called"
 
 
+def test_an_exception_that_cannot_describe_itself_is_told_all_the_same():
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert stories.tell(Mute()).summary == "Mute: (it cannot describe itself)"
+
+
 def _without_frames(error: BaseException) -> BaseException:
     """As if it came out of our own code."""
     return error.with_traceback(None)

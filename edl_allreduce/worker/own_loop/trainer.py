@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.schedule import Schedule, Span, share
+from edl_allreduce.errors import RingBroken
 from edl_allreduce.worker.engine import Engine
 from edl_allreduce.worker.export import Written
 from edl_allreduce.worker.own_loop.state import State
@@ -52,6 +54,8 @@ class Loop:
         self._handover = handover
         self._reducer = reducer
         self.stop_wanted = False
+        self._compared = 0
+        """The generation whose ranks are known to bring the same shapes."""
         self.engine: Engine
 
     def compute(self, parts: Sequence[MicroBatch], step: int, offset: int, batch: int) -> Contribution:
@@ -64,10 +68,16 @@ class Loop:
     def commit(self, own: Contribution, *, switch: bool, stop: bool, drain: bool) -> StepResult:
         stop = stop or self.stop_wanted
         try:
+            if self._compared != self.engine.generation:
+                self._reducer.compare(own.tensors)
+                self._compared = self.engine.generation
             mean, result = self._reducer(own, switch=switch, stop=stop, drain=drain)
         except BROKEN as error:
             self._handover.to_loop.put(Again())
             raise broken(error) from error
+        except RingBroken:
+            self._handover.to_loop.put(Again())
+            raise
         self.engine.control.progress.activity = Activity.COMPUTING  # applying is user code again
         self._handover.to_loop.put(Mean(mean, result.loss))
         applied = self._handover.hear()
@@ -96,6 +106,13 @@ class Reducer:
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._sum = tf.function(self._graph, autograph=False)
+
+    def compare(self, tensors: Sequence[Any]) -> None:
+        """The first sum of a ring would take tensors that do not fit, and make garbage of them."""
+        shapes = "; ".join(f"{tuple(t.shape)} {t.dtype.name}" for t in tensors)
+        digests = {row[0] for row in self._ring.gather([zlib.crc32(shapes.encode())])}
+        if len(digests) > 1:
+            raise RingBroken(f"ranks bring gradients of different shapes; this one brings {shapes}"[:300])
 
     def __call__(
         self, own: Contribution, *, switch: bool, stop: bool, drain: bool
