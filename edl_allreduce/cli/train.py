@@ -34,7 +34,7 @@ def _run(command: Command, argv: Sequence[str]) -> int:
         if code == 0 and spec.follow and not spec.yaml:
             return load("edl_allreduce.cli.following:follow")(spec)
         return code
-    load("edl_allreduce.worker.preflight:check_local_job")(spec)
     if spec.distribution_strategy is Strategy.LOCAL:
         return load("edl_allreduce.worker.single:run_single")(spec)
+    load("edl_allreduce.worker.preflight:check_local_job")(spec)
     return load("edl_allreduce.master.local:run_local_job")(spec, to_argv(spec, command))
