@@ -203,6 +203,14 @@ def test_nothing_heavy_is_imported_for_that():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("module", ["main", "single"])
+def test_no_library_starts_threads_before_a_worker_has_blocked_its_signals(module):
+    """A thread that does not block SIGTERM gets it, and the worker dies instead of leaving in order."""
+    code = f"import sys, edl_allreduce.worker.{module}; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_evaluation_without_data_is_noticed():
     words = ["--job_name=a", "--model_def=a.b", "--training_data=d", "--evaluation_steps=10"]
     assert "--evaluation_steps has no effect" in " ".join(parse_job("train", words).notices)
