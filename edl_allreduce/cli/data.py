@@ -253,9 +253,10 @@ def _check(argv: Sequence[str]) -> int:
     if bad:
         lost = getattr(source, "lost_records", 0)
         more = f", and about {lost} more are lost" if lost else ""
+        verb, rest = "is" if bad == 1 else "are", "all of them" if lost else "them"
         print(
-            f"{flags.path}: {bad} of {len(source)} records are bad{more}. Write the data again, or train "
-            f"with --max_bad_records={bad} to go on without {'all of ' if lost else ''}them"
+            f"{flags.path}: {bad} of {len(source)} records {verb} bad{more}. Write the data again, or train "
+            f"with --max_bad_records={bad} to go on without {rest}"
         )
         return 1
     print(f"{flags.path}: all {len(source)} records are good")

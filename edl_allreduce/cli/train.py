@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edl_allreduce import outside
 from edl_allreduce.cli.main import load
-from edl_allreduce.errors import DataError, UsageError
+from edl_allreduce.errors import EdlError, UsageError
 from edl_allreduce.spec import Command, JobSpec, Strategy, parse_job
 
 AUDITED_BYTES = 256 * 1024 * 1024
@@ -40,11 +40,11 @@ def _run(command: Command, argv: Sequence[str]) -> int:
         if code == 0 and spec.follow and not spec.yaml:
             return load("edl_allreduce.cli.following:follow")(spec)
         return code
-    load("edl_allreduce.worker.preflight:check_local_job")(spec)
     if spec.distribution_strategy is Strategy.LOCAL:
         if spec.detach:
             raise UsageError("--detach needs a master; leave --distribution_strategy=Local out.")
         return load("edl_allreduce.worker.single:run_single")(spec)
+    load("edl_allreduce.worker.preflight:check_local_job")(spec)
     if spec.detach:
         return _detach(spec, command)
     return load("edl_allreduce.master.local:run_local_job")(spec, _judge)
@@ -74,5 +74,5 @@ def _judge(directory: str) -> str:
         return f"not judged here, since {size >> 20} MiB were written down; `elasticdl audit` does it"
     try:
         return str(audit(directory))
-    except (DataError, OSError) as error:
+    except (EdlError, OSError) as error:
         return f"not judged: {error}"

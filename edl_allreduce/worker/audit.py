@@ -134,8 +134,8 @@ def refuse_other_job(directory: str, job_name: str) -> None:
         return
     if there and there != job_name:
         raise UsageError(
-            f"--audit_dir={directory} holds the audit of the job {there}, this is {job_name}. Give this job "
-            "a directory of its own, or remove that one."
+            f"--audit_dir={directory} holds the audit of the job {there}, this is "
+            f"{job_name or 'a job without a name'}. Give this job a directory of its own, or remove that one."
         )
 
 

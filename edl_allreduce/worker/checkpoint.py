@@ -424,7 +424,7 @@ class Checkpoints:
         try:
             spoiled = not_finite(snapshot)
             if spoiled:
-                error = f"{spoiled} is not finite any more; the last good checkpoint stays"
+                error = f"{spoiled} holds NaN or an infinity, from which nobody could go on"
                 log.error("no checkpoint of step %d: %s", step, error)
                 return messages.Checkpointed(step, where, error)
             tidy(self.directory)  # there may be no room otherwise

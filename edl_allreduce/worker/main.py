@@ -22,7 +22,6 @@ from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.heavy import import_tensorflow
 from edl_allreduce.worker.launching import become, connect
 from edl_allreduce.worker.network import interface_of
-from edl_allreduce.worker.preflight import check_places
 from edl_allreduce.worker.static import find_launcher, run_static, static_job
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ def start(argv: list[str]) -> int:
     if parsed.spec.master_addr:
         spec = parsed.spec if told_everything(parsed) else complete(parsed)
         if spec.job_command:
+            check_places(spec)
             become(spec)
         return run(spec)
     if launcher is None:
@@ -69,6 +69,13 @@ def start(argv: list[str]) -> int:
             "`elasticdl train --distribution_strategy=Local …`."
         )
     return run_static(static_job(parsed, launcher), launcher)
+
+
+def check_places(spec: JobSpec) -> None:
+    """Imported late, since NumPy starts threads: signals must be blocked before."""
+    from edl_allreduce.worker import preflight
+
+    preflight.check_places(spec)
 
 
 def configure_logging(spec: JobSpec) -> None:

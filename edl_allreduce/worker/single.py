@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 def run_single(spec: JobSpec) -> int:
     """Train here and now; returns the exit code."""
     signals.block()
+    from edl_allreduce.worker.preflight import check_local_job  # NumPy's threads must not get the signals
+
+    check_local_job(spec)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     files = {"--log_file_path": spec.log_file_path}
     form = "%(asctime)s %(levelname)s %(message)s"

@@ -18,7 +18,6 @@ from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec import JobSpec, ParsedJob
 from edl_allreduce.worker import signals
 from edl_allreduce.worker.heavy import import_tensorflow
-from edl_allreduce.worker.preflight import check_places
 from edl_allreduce.worker.unled import INTERRUPTED, Unled
 
 if TYPE_CHECKING:
@@ -95,6 +94,7 @@ def fixed_ring(launcher: Launcher) -> FixedRing:
 
 
 def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
+    from edl_allreduce.worker.preflight import check_places
     from edl_allreduce.worker.single import assemble
 
     check_places(spec)

@@ -220,8 +220,8 @@ def test_a_state_that_is_not_finite_does_not_replace_a_good_one(tmp_path):
         keeper.flush()
     assert [(m.step, m.error) for m in told] == [
         (10, ""),
-        (20, "dense/kernel is not finite any more; the last good checkpoint stays"),
-        (30, "dense/kernel is not finite any more; the last good checkpoint stays"),
+        (20, "dense/kernel holds NaN or an infinity, from which nobody could go on"),
+        (30, "dense/kernel holds NaN or an infinity, from which nobody could go on"),
     ]
     assert names(tmp_path) == ["version-10"]
 

@@ -172,7 +172,7 @@ class TestIndexAndCheck:
         assert main(["check", str(records)]) == 1
         out = capsys.readouterr().out
         assert "record 3 at offset 72" in out and "the last 168 bytes of the file cannot be read" in out
-        assert "1 of 4 records are bad, and about 6 more are lost" in out
+        assert "1 of 4 records is bad, and about 6 more are lost" in out
 
     def test_a_misspelt_parameter_is_refused(self, records):
         with pytest.raises(UsageError, match=r"reader_typ is not known\. Did you mean reader_type\?"):

@@ -12,6 +12,7 @@ import tensorflow as tf
 from edl_allreduce.core.schedule import Span, share
 from edl_allreduce.data import Metadata
 from edl_allreduce.errors import BadRecord, DataError, ModelError
+from edl_allreduce.rpc.messages import BadRecords
 from edl_allreduce.worker.evaluation import Evaluator
 from edl_allreduce.worker.zoo import ModelDefinition
 
@@ -144,11 +145,13 @@ def test_a_model_without_metrics_has_a_loss(model):
 
 
 def test_bad_records_are_left_out_only_if_allowed(model, caplog):
-    judge = evaluator(model, source=Columns(bad=(20, 21)), bad_records_allowed=5)
+    told: list[BadRecords] = []
+    judge = evaluator(model, source=Columns(bad=(20, 21)), bad_records_allowed=5, send=told.append)
     total = judge.measure(range(judge.chunks))
     assert total[-1] == RECORDS - 2
     assert caplog.text.count("left out of the evaluation") == 2
-    with pytest.raises(BadRecord):
+    assert [(m.data, sorted(m.records)) for m in told] == [("validation data", [20, 21])]
+    with pytest.raises(DataError, match="--max_bad_records=N"):
         evaluator(model, source=Columns(bad=(20,))).measure(range(3))
 
 

@@ -196,11 +196,41 @@ def test_an_audit_belongs_to_one_job(job):
     job(audit_dir="audit")
 
 
+@pytest.mark.parametrize(
+    ("program", "environment"),
+    [
+        (["edl_allreduce.cli", "train"], {}),
+        (["edl_allreduce.cli", "train", "--distribution_strategy=Local"], {}),
+        (["edl_allreduce.worker.main"], {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}),
+    ],
+)
+def test_whoever_runs_the_job_says_it_before_anything_begins(job, program, environment):
+    job()
+    flags = ["--job_name=mine", "--model_zoo=zoo", "--model_def=mine.custom_model", "--training_data=data"]
+    done = subprocess.run(
+        [sys.executable, "-m", *program, *flags, "--output=file"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 2
+    assert "--output=file cannot be written: File exists" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_nothing_heavy_is_imported_for_that():
     heavy = ("tensorflow", "keras", "grpc")
     code = f"import sys, edl_allreduce.worker.preflight; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["main", "single"])
+def test_no_library_starts_threads_before_a_worker_has_blocked_its_signals(module):
+    """A thread that does not block SIGTERM gets it, and the worker dies instead of leaving in order."""
+    code = f"import sys, edl_allreduce.worker.{module}; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_evaluation_without_data_is_noticed():
