@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
+import re
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from edl_allreduce import demo, logs, outside
+from edl_allreduce.cli import data as data_command
 from edl_allreduce.cli import events as events_command
 from edl_allreduce.cli import main as cli
 from edl_allreduce.cli import status as status_command
@@ -38,6 +42,7 @@ HOSTILE = {
     "backslashes": "\\[bold]\\",
 }
 every_hostile_text = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+ROOT = Path(__file__).resolve().parents[2]
 HARMLESS_CONTROLS = {"\n", "\t"}
 
 
@@ -161,6 +166,22 @@ def test_an_error_of_the_command_shows_it(text, capsys, monkeypatch):
     monkeypatch.setattr(cli, "load", refuse)
     assert cli.main(["version"]) == 2
     harmless(capsys.readouterr().err)
+
+
+@every_hostile_text
+def test_the_bar_over_data_shows_it(text, monkeypatch):
+    out = io.StringIO()
+    screen = Console(file=out, force_terminal=True, color_system=None, width=200)
+    monkeypatch.setattr(outside, "console", lambda file=None: screen)
+    with data_command._progress(f"checking {text}", 1) as advance:
+        advance(1)
+    assert "checking" in out.getvalue()
+
+
+def test_only_one_module_makes_consoles():
+    files = [*(ROOT / "edl_allreduce").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
+    makers = [path.name for path in files if re.search(r"\bConsole\(", path.read_text())]
+    assert makers == ["outside.py"]
 
 
 def test_an_event_of_many_lines_is_one_event(capsys):
