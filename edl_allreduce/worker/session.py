@@ -75,7 +75,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
             fingerprint=f"{source.fingerprint}-{spec.seed}-{spec.shuffle:d}",
             total_steps=schedule.steps(spec.global_batch_size),
             global_batch=spec.global_batch_size,
-            length=settings_of(spec).length(schedule),
+            length=engine.settings.length(schedule),
         )
     )
     return engine
