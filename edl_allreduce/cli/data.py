@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from edl_allreduce import outside
 from edl_allreduce.cli import subcommands
 from edl_allreduce.data import RecordSource, open_source, read_good
 from edl_allreduce.data.csv_lines import CsvSource
@@ -329,12 +331,12 @@ def _files(source: RecordSource) -> Sequence[DataFile]:
 @contextmanager
 def _progress(label: str, total: int) -> Iterator[Advance]:
     """A bar on a terminal, nothing elsewhere: logs are for results."""
-    from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
-    console = Console(stderr=True)
+    console = outside.console(sys.stderr)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(label, total=total)
+        task = progress.add_task(escape(outside.name(label)), total=total)  # here rich reads markup
         pending = 0
 
         def advance(count: int) -> None:

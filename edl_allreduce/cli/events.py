@@ -11,6 +11,8 @@ from edl_allreduce.cli.asking import job_parser, meant, while_running
 from edl_allreduce.cluster.registry import KnownJob
 from edl_allreduce.rpc.messages import EventRecord
 
+INDENT = 26
+
 ABOUT = """\
 Show what happened to a job and why: workers that came and went, the rings they formed, pauses.
 
@@ -48,4 +50,6 @@ def print_new(job: KnownJob, seen: int, *, as_json: bool = False) -> int:
 
 def _line(event: EventRecord) -> str:
     when = datetime.fromtimestamp(event.wall).strftime("%H:%M:%S.%f")[:-3]
-    return f"{when}  {outside.name(event.kind):<10}  {outside.line(event.text, outside.STORY)}"
+    # Further lines are indented, so that none of them looks like an event of its own.
+    text = outside.story(event.text).replace("\n", f"\n{'':<{INDENT}}")
+    return f"{when}  {outside.name(event.kind):<10}  {text}"

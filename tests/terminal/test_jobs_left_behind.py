@@ -173,44 +173,43 @@ def test_the_newest_whole_checkpoint_counts(tmp_path):
 # ------------------------------------------------------------------------------- places that do not work
 
 
-def test_a_place_that_cannot_be_written_is_refused_with_the_cure(tmp_path, capsys):
+@pytest.fixture
+def flags(digits_flags) -> list[str]:
+    """A job with which nothing else is wrong."""
+    return ["--job_name=another", *(f"--{name}={value}" for name, value in digits_flags.items())]
+
+
+def test_a_place_that_cannot_be_written_is_refused_with_the_cure(tmp_path, flags, capsys):
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     for directory in (in_the_way, in_the_way / "below"):
-        assert train(f"--job_dir={directory}") == 2
+        assert cli.main(["train", *flags, f"--job_dir={directory}"]) == 2
         said = capsys.readouterr().err
         assert "cannot keep its files there" in said and "--job_dir=DIR" in said
 
 
-def test_a_log_file_that_cannot_be_written_is_refused(tmp_path, capsys):
-    assert train(f"--job_dir={tmp_path / 'job'}", f"--log_file_path={tmp_path}") == 2
+def test_a_log_file_that_cannot_be_written_is_refused(tmp_path, flags, capsys):
+    assert cli.main(["train", *flags, f"--job_dir={tmp_path / 'job'}", f"--log_file_path={tmp_path}"]) == 2
     assert "--log_file_path" in capsys.readouterr().err
 
 
-def test_a_directory_of_another_running_job_names_that_job(tmp_path, capsys):
+def test_a_directory_of_another_running_job_names_that_job(tmp_path, flags, capsys):
     job = leave(tmp_path / "one", runs=True)
     with (job.directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert train(f"--job_dir={job.directory}") == 2
+        assert cli.main(["train", *flags, f"--job_dir={job.directory}"]) == 2
     assert "a job named one is running already" in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_refused_in_one_line(tmp_path):
+def test_a_port_that_is_taken_is_refused_in_one_line(tmp_path, flags):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, "-m", "edl_allreduce.cli", "train", *JOB, f"--job_dir={tmp_path / 'job'}",
+            [sys.executable, "-m", "edl_allreduce.cli", "train", *flags, f"--job_dir={tmp_path / 'job'}",
              f"--port={port}"], capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     assert done.returncode == 2
     assert f"--port={port}" in done.stderr and "in use" in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
-
-
-JOB = ["--job_name=another", "--model_def=a.b.c", "--training_data=nowhere"]
-
-
-def train(*words: str) -> int:
-    return cli.main(["train", *JOB, *words])

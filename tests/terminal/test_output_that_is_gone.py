@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -120,10 +121,10 @@ def test_a_name_that_is_not_utf8_is_refused_before_anything_begins():
     assert "Traceback" not in done.stderr
 
 
-def test_a_directory_that_was_deleted(tmp_path):
+def test_a_directory_that_was_deleted(tmp_path, digits_flags):
     gone = tmp_path / "gone"
     gone.mkdir()
-    job = "--job_name=x --model_def=a.b.c --training_data=d"
+    job = shlex.join(["--job_name=x", *(f"--{name}={value}" for name, value in digits_flags.items())])
     done = elasticdl(f"rmdir {gone}; elasticdl train {job} --job_dir={tmp_path / 'job'}", cwd=gone)
     assert done.returncode == 2, done.stderr
     assert "the current directory was deleted" in done.stderr and "Traceback" not in done.stderr

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
+import re
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from edl_allreduce import demo, logs, outside
+from edl_allreduce.cli import data as data_command
 from edl_allreduce.cli import events as events_command
 from edl_allreduce.cli import main as cli
 from edl_allreduce.cli import status as status_command
@@ -38,7 +42,8 @@ HOSTILE = {
     "backslashes": "\\[bold]\\",
 }
 every_hostile_text = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-HARMLESS_CONTROLS = {"\n"}
+ROOT = Path(__file__).resolve().parents[2]
+HARMLESS_CONTROLS = {"\n", "\t"}
 
 
 def harmless(shown: str) -> None:
@@ -57,7 +62,7 @@ def test_a_line_is_one_line_of_bounded_length(text):
 @every_hostile_text
 def test_a_story_keeps_its_lines_and_is_bounded(text):
     shown = outside.story(text, 1000)
-    harmless(shown.replace("\t", " "))
+    harmless(shown)
     assert len(shown) < 10 * 1000
 
 
@@ -85,7 +90,7 @@ def test_a_console_prints_brackets_as_brackets(text):
 @every_hostile_text
 def test_a_log_line_is_harmless(text):
     record = logging.LogRecord("x", logging.INFO, "f", 1, "%s: %s", ("note", text), None)
-    harmless(logs.Formatter("%(message)s").format(record).replace("\t", " "))
+    harmless(logs.Formatter("%(message)s").format(record))
 
 
 # -------------------------------------------------------------------------- every table, line and report
@@ -160,7 +165,30 @@ def test_an_error_of_the_command_shows_it(text, capsys, monkeypatch):
 
     monkeypatch.setattr(cli, "load", refuse)
     assert cli.main(["version"]) == 2
-    harmless(capsys.readouterr().err.replace("\t", " "))
+    harmless(capsys.readouterr().err)
+
+
+@every_hostile_text
+def test_the_bar_over_data_shows_it(text, monkeypatch):
+    out = io.StringIO()
+    screen = Console(file=out, force_terminal=True, color_system=None, width=200)
+    monkeypatch.setattr(outside, "console", lambda file=None: screen)
+    with data_command._progress(f"checking {text}", 1) as advance:
+        advance(1)
+    assert "checking" in out.getvalue()
+
+
+def test_only_one_module_makes_consoles():
+    files = [*(ROOT / "edl_allreduce").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
+    makers = [path.name for path in files if re.search(r"\bConsole\(", path.read_text())]
+    assert makers == ["outside.py"]
+
+
+def test_an_event_of_many_lines_is_one_event(capsys):
+    events = [EventRecord(1, 0.0, "failure", "a reason\n12:00:00.000  end         Succeeded")]
+    events_command.print_new(Known("job", status(events=events)), 0)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("failure     a reason") and second.startswith(" " * 20)
 
 
 class Known:
