@@ -66,8 +66,8 @@ class LocalCluster:
     async def _watch(self, worker_id: int, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
         del self._processes[worker_id]
+        await self._ends.put(Ended(worker_id, *classify(code)))  # first: a ring waits for this news
         shutil.rmtree(self._scratch_of(worker_id), ignore_errors=True)
-        await self._ends.put(Ended(worker_id, *classify(code)))
 
     async def terminate(self, worker_id: int) -> None:
         self._signal(worker_id, signal.SIGTERM)

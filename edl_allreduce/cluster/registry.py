@@ -163,6 +163,10 @@ class LocalJobFiles:
         step, path = found
         return f"A checkpoint of step {step} is in {path}. {orphans} To go on from there:{type_this}"
 
+    def abandoned(self) -> Address | None:
+        """What the last master wrote, if it ended without a result: its workers may live."""
+        return self.address() if self.running() is None and self.result() is None else None
+
     def make_room(self) -> None:
         """See that a job can keep its files here, before anything begins."""
         try:
@@ -265,6 +269,21 @@ def token_for(master: str, job_dir: str = "") -> str:
         if address is not None and address.address.rpartition(":")[2] == port:
             return address.token
     return ""
+
+
+def workers_of(token: str) -> list[int]:
+    """Processes of this user that were started as workers of the job with this token."""
+    mark = f"EDL_JOB_TOKEN={token}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:  # it ended, or is somebody else's
+            continue
+    return found
 
 
 def process_ticks(pid: int) -> int:

@@ -53,14 +53,34 @@ class Verdict:
     reason: str
 
 
-def judge(pulses: Mapping[str, Pulse], now: float, deadlines: Deadlines, usual_step: float) -> list[Verdict]:
-    """Name every worker that is silent, or for whose part of a step the others wait too long."""
+def heard_of(pulses: Mapping[str, Pulse], now: float, deadlines: Deadlines) -> set[str]:
+    """Those who were heard just now. Where the network is cut all fall silent at once, within a heartbeat."""
+    return {uid for uid, pulse in pulses.items() if now - pulse.heard <= 2 * deadlines.heartbeat}
+
+
+def judge(
+    pulses: Mapping[str, Pulse],
+    now: float,
+    deadlines: Deadlines,
+    usual_step: float,
+    holders: frozenset[str] = frozenset(),
+) -> list[Verdict]:
+    """Name every worker that is silent, or for whose part of a step the others wait too long.
+
+    Whoever hears nobody doubts itself first: then it is the network, or this very machine. The same where
+    only workers are heard that do not hold the model (`holders` do): those who do are given up last.
+    """
     verdicts = []
+    heard = heard_of(pulses, now, deadlines)
+    doubtful = not heard or not heard & holders
     waiting = [p.begun for p in pulses.values() if p.activity is Activity.REDUCING]
     for uid, pulse in pulses.items():
         quiet = now - pulse.heard
         preparing = pulse.activity is Activity.PREPARING
-        if quiet > (deadlines.silent_import if preparing else deadlines.silent):
+        limit = deadlines.silent_import if preparing else deadlines.silent
+        if doubtful and (uid in holders or not heard):
+            limit = max(limit, deadlines.reunion)
+        if quiet > limit:
             verdicts.append(
                 Verdict(uid, False, f"sent no heartbeat for {quiet:.1f} s (frozen, or its network is cut)")
             )

@@ -71,6 +71,7 @@ class JobOptions:
     deadlines: Deadlines
     crash_budget: int
     recover_until: float = 0.0
+    master_grace: float = 60.0
     max_bad_records: int = 0
 
 
@@ -79,6 +80,8 @@ class Peer:
     """A connected worker."""
 
     hello: messages.Hello
+    link: int
+    """Counts connections, over all workers."""
     outbox: asyncio.Queue[messages.FromMaster | None] = field(default_factory=asyncio.Queue)
     pulse: health.Pulse = field(default_factory=lambda: health.Pulse(heard=clock.now()))
     last: messages.Pulse | None = None
@@ -138,6 +141,7 @@ class Job:
                 cool_down=options.cool_down,
                 deadlines=options.deadlines,
                 recover_until=options.recover_until,
+                master_grace=options.master_grace,
             )
         )
         self._peers: dict[str, Peer] = {}
@@ -172,6 +176,13 @@ class Job:
         self._losses = 0
         self._course: Course | None = None
         self._exporter = ""
+        self._exporter_left = 0.0
+        """When the worker that writes the result was last seen to lose its connection."""
+        self._links = 0
+        self._ids: dict[str, int] = {}
+        """The numbers of all workers that were ever connected, by uid."""
+        self._deaf = False
+        """Nobody was heard at the last tick."""
         self._finishers: list[str] = []
         self._path = ""
         self._began = clock.now()
@@ -286,8 +297,13 @@ class Job:
             yield messages.Evicted(refusal)
             return
         uid = hello.seat.uid
-        peer = Peer(hello)
+        self._links += 1
+        peer = Peer(hello, self._links)
+        self._ids[uid] = hello.seat.worker_id
+        before = self._peers.get(uid)
         self._peers[uid] = peer
+        if before is not None:  # it is back before the end of its last connection was noticed
+            before.outbox.put_nowait(HANG_UP)
         slot = self._slots.get(hello.seat.worker_id)
         if slot is not None:
             slot.uid = uid
@@ -304,15 +320,20 @@ class Job:
                 hello.joined,
                 hello.has_state,
                 hello.generation,
+                peer.link,
             )
         )
+        if self._phase is Phase.FINISHING and uid == self._exporter:
+            peer.outbox.put_nowait(messages.Export())  # the order may have been lost with its connection
+        elif self._phase is Phase.FINISHING and not self._exporter:
+            self._export_next()
         reader = asyncio.create_task(self._read(uid, peer, requests))
         try:
             while (message := await peer.outbox.get()) is not HANG_UP:
                 yield message
         finally:
             reader.cancel()
-            self._hung_up(uid)
+            self._hung_up(uid, peer)
 
     def _refusal(self, hello: messages.Hello) -> str:
         if hello.protocol != messages.PROTOCOL:
@@ -322,7 +343,8 @@ class Job:
             )
         if hello.seat.uid in self._gone:
             return "the ring went on without this worker"
-        if self._phase in FINAL or self._phase is Phase.FINISHING:
+        finisher = hello.seat.uid == self._exporter or hello.seat.uid in self._finishers
+        if self._phase in FINAL or (self._phase is Phase.FINISHING and not finisher):
             return "the job is over"
         same = (p for p in self._peers.values() if p.hello.seat.worker_id == hello.seat.worker_id)
         if any(peer.hello.seat.uid != hello.seat.uid for peer in same):
@@ -336,15 +358,15 @@ class Job:
         finally:
             peer.outbox.put_nowait(HANG_UP)
 
-    def _hung_up(self, uid: str) -> None:
-        peer = self._peers.pop(uid, None)
-        if peer is None:
+    def _hung_up(self, uid: str, peer: Peer) -> None:
+        """The end of a connection says little about the process: the worker may come back over another."""
+        if self._peers.get(uid) is not peer:
             return
-        self._gone.add(uid)
-        if uid == self._exporter and self._phase is Phase.FINISHING:
-            self._export_next()
+        del self._peers[uid]
+        if uid == self._exporter:
+            self._exporter_left = clock.now()
         if self._phase not in FINAL:
-            self._handle(membership.Lost(uid, "is gone (its connection closed)"))
+            self._handle(membership.Away(uid, peer.link))
 
     def _hear(self, uid: str, peer: Peer, message: messages.FromWorker) -> None:
         now = clock.now()
@@ -570,14 +592,14 @@ class Job:
                 self._export_next()
 
     def _evict(self, uid: str, cause: Cause, reason: str) -> None:
-        peer = self._peers.get(uid)
-        if peer is None:
+        if uid in self._gone:
             return
-        worker_id = peer.hello.seat.worker_id
-        self._tell_of_start(worker_id, "evict", f"worker {worker_id} {reason}")
         self._gone.add(uid)
-        peer.outbox.put_nowait(messages.Evicted(reason))
-        peer.outbox.put_nowait(HANG_UP)
+        peer, worker_id = self._peers.get(uid), self._ids[uid]
+        self._tell_of_start(worker_id, "evict", f"worker {worker_id} {reason}")
+        if peer is not None:
+            peer.outbox.put_nowait(messages.Evicted(reason))
+            peer.outbox.put_nowait(HANG_UP)
         if worker_id in self._slots:
             slot = self._slots[worker_id]
             slot.evicted = cause
@@ -589,13 +611,27 @@ class Job:
     # ----------------------------------------------------------------------------------------- the end
 
     def _export_next(self) -> None:
-        while self._finishers:
-            uid = self._finishers.pop(0)
-            if uid in self._peers:
-                self._exporter = uid
-                self._peers[uid].outbox.put_nowait(messages.Export())
-                return
-        self._end(Phase.FAILED, "every worker that had the final model was lost before it was written")
+        """Let somebody write the result who holds the model and can hear of it."""
+        here = [uid for uid in self._finishers if uid in self._peers]
+        if here:
+            self._exporter = here[0]
+            self._finishers.remove(here[0])
+            self._peers[here[0]].outbox.put_nowait(messages.Export())
+        elif self._finishers:
+            self._exporter, self._exporter_left = "", clock.now()  # they may come back
+        else:
+            self._end(Phase.FAILED, "every worker that had the final model was lost before it was written")
+
+    def _watch_export(self, now: float) -> None:
+        """Nobody waits for ever for a worker that lost its connection with the result in its hands."""
+        if self._phase is not Phase.FINISHING or self._exporter in self._peers:
+            return
+        deadlines = self.options.deadlines
+        if now - self._exporter_left <= (deadlines.silent if self._finishers else deadlines.reunion):
+            return
+        if not self._exporter:
+            self._finishers = []  # none of them came back
+        self._export_next()
 
     def _exported(self, path: str, error: str) -> None:
         self._path = path
@@ -662,9 +698,12 @@ class Job:
 
     def _ended(self, end: Ended) -> None:
         slot = self._slots.pop(end.worker_id, None)
-        if slot is None:
+        if slot is None or self._phase in FINAL:
             return
-        if self._phase in FINAL or self._phase is Phase.FINISHING:
+        if self._phase is Phase.FINISHING:
+            self._finishers = [uid for uid in self._finishers if uid != slot.uid]
+            if slot.uid and slot.uid == self._exporter:
+                self._export_next()
             return
         cause, text = self._cause(slot, end)
         if slot.uid:
@@ -770,10 +809,18 @@ class Job:
             if now - before > self.options.deadlines.heartbeat:
                 continue  # this process was held up itself: hear what waits before anybody is called silent
             pulses = {uid: peer.pulse for uid, peer in self._peers.items()}
-            for verdict in health.judge(pulses, now, self.options.deadlines, self._usual_step()):
+            deaf = bool(pulses) and not health.heard_of(pulses, now, self.options.deadlines)
+            if self._deaf and not deaf:  # those whose heartbeats come a moment later get as long again
+                for peer in self._peers.values():
+                    peer.pulse = replace(peer.pulse, heard=now)
+                pulses = {uid: peer.pulse for uid, peer in self._peers.items()}
+            self._deaf = deaf
+            holders = frozenset(uid for uid, m in self._state.members.items() if m.has_state)
+            for verdict in health.judge(pulses, now, self.options.deadlines, self._usual_step(), holders):
                 cause = Cause.STUCK if verdict.stuck else Cause.SILENT
                 self._evict(verdict.uid, cause, verdict.reason)
             self._handle(membership.Tick(self._usual_step()))
+            self._watch_export(now)
             self._reconcile()
 
     def _later(self, effect: Coroutine[Any, Any, None]) -> None:

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,7 @@ from edl_allreduce.cluster.registry import (
     LocalJobFiles,
     newest_checkpoint,
     process_ticks,
+    workers_of,
 )
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.errors import UsageError
@@ -45,6 +47,7 @@ TOKEN = "EDL_JOB_TOKEN"
 INTERRUPTED = 130
 LOOPBACK = "127.0.0.1"
 ANY = "0.0.0.0"
+ORPHAN_SECONDS = 0.2
 Judge = Callable[[str], str]
 """Gives the verdict of the audit on a directory, in words."""
 
@@ -115,7 +118,10 @@ class LocalJob:
         self.directory = job_directory(spec)
         self._files = LocalJobFiles(self.directory)
         self._flags = to_argv(dataclasses.replace(spec, bind=LOOPBACK, port=0), "worker")
-        self.token = os.environ.get(TOKEN) or secrets.token_hex(16)
+        self._earlier = self._files.abandoned()
+        kept = self._earlier.token if self._earlier is not None and spec.num_workers == 0 else ""
+        # Workers that were started by hand know the token of a master that was killed.
+        self.token = os.environ.get(TOKEN) or kept or secrets.token_hex(16)
         self._show = show
         self._judge = judge
         self._streams = streams
@@ -139,7 +145,8 @@ class LocalJob:
         def on_event(event: EventRecord) -> None:
             self._keep(lambda: os.write(events, event_line(event)))
 
-        self.job = job_for(spec, options_of(spec), cluster, on_event)
+        await self._part_with_orphans()
+        self.job = job_for(spec, self._options(), cluster, on_event)
         server = MasterServer(self.token, self.job.attend, self._answer)
         try:
             self.port = await server.start(spec.bind, spec.port)
@@ -178,6 +185,38 @@ class LocalJob:
         if self._judge is None or not self.spec.audit_dir:
             return ""
         return self._judge(self.spec.audit_dir)
+
+    def _options(self) -> JobOptions:
+        """A master that takes over from one that was killed lets its ring report first."""
+        options = options_of(self.spec)
+        if self._earlier is None or self.spec.num_workers > 0:
+            return options
+        return dataclasses.replace(options, recover_until=clock.now() + options.deadlines.rejoin)
+
+    async def _part_with_orphans(self) -> None:
+        """Workers of a master that was killed train on for a while: two rings must not share a directory.
+
+        They are asked to leave, and write a checkpoint if the job has a place for one. It goes on there.
+        """
+        if self._earlier is None or self.spec.num_workers == 0:
+            return
+        orphans = workers_of(self._earlier.token)
+        if not orphans:
+            return
+        log.warning(
+            "%d workers of an earlier master of this job still run; they are asked to leave first (%s)",
+            len(orphans), ", ".join(map(str, orphans)),
+        )  # fmt: skip
+        number = signal.SIGTERM
+        deadline = clock.now() + Deadlines(self.spec.failure_detection_seconds).rejoin
+        while orphans:
+            for pid in orphans:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            while orphans and clock.now() < deadline:
+                await asyncio.sleep(ORPHAN_SECONDS)
+                orphans = workers_of(self._earlier.token)
+            number, deadline = signal.SIGKILL, clock.now() + ORPHAN_SECONDS
 
     def _cluster(self) -> Cluster:
         if self.spec.num_workers == 0:
@@ -274,6 +313,7 @@ def options_of(spec: JobSpec) -> JobOptions:
         min_workers=spec.min_workers,
         cool_down=spec.cool_down_seconds,
         deadlines=Deadlines(spec.failure_detection_seconds),
+        master_grace=spec.master_grace_seconds,
         crash_budget=spec.max_worker_crashes,
         max_bad_records=spec.max_bad_records,
     )

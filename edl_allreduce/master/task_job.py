@@ -85,7 +85,7 @@ class TaskJob(Job):
                 self._phase = Phase.WORKING
             case membership.Draining(uid):
                 self._waiting.discard(uid)
-            case membership.Lost(uid):
+            case membership.Lost(uid) | membership.Away(uid):
                 self._lost(uid)
             case membership.Stopping():
                 self._end(Phase.STOPPED, self._stopping)

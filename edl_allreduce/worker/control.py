@@ -119,6 +119,8 @@ class Control:
         self._doomed = 0
         self._stop = False
         self._draining = False
+        self._exported: messages.Exported | None = None
+        """Said again after a reconnect: nobody else can say it."""
         self._lost_at: float | None = None
         """Since when nobody answers; None while somebody does."""
         self._last: messages.Export | messages.Release | messages.Evicted | MasterGone | None = None
@@ -134,6 +136,8 @@ class Control:
     # ---------------------------------------------------------------------- for the training thread
 
     def send(self, message: messages.FromWorker) -> None:
+        if isinstance(message, messages.Exported):
+            self._exported = message
         stream = self._stream
         if stream is not None:
             stream.send(message)
@@ -182,6 +186,11 @@ class Control:
         if plan is not None:
             self._gave_up = plan.generation
             self.send(messages.Out(plan.generation, step, reason))
+
+    def declined(self, plan: Plan, step: int) -> None:
+        """Say that this worker will not come to the ring of `plan`: it was called off before it entered."""
+        self._gave_up = max(self._gave_up, plan.generation)
+        self.send(messages.Out(plan.generation, step, "called off before it entered"))
 
     def switching(self, step: int) -> None:
         """The ring ended at a voted boundary: the next plan is on its way or here, unless a worker without
@@ -291,12 +300,12 @@ class Control:
     # ---------------------------------------------------------------------------- for other threads
 
     def drain(self) -> None:
-        """Leave at a step boundary (SIGTERM)."""
+        """Leave at a step boundary (SIGTERM). The master hears of it before this process can end."""
         with self._changed:
             self._draining = True
+            self.send(messages.Draining())
             self._changed.notify_all()
         self._inbox.put(Leave())
-        self.send(messages.Draining())
 
     def close(self) -> None:
         """Say what is still to be said, then hang up."""
@@ -320,12 +329,15 @@ class Control:
     def _attend(self) -> None:
         pause = threading.Event()
         while True:  # at least once: who is told to leave at once says so, too
-            stream = WorkerStream(self._address, self._token, self._hello(), self._certificate)
-            self._stream = stream
-            if self._ready is not None:  # also from a ring: a new master learns the job's length from it
-                stream.send(self._ready)
-            if self._draining:
-                stream.send(messages.Draining())
+            with self._changed:  # what happens while it introduces itself is said right after that
+                stream = WorkerStream(self._address, self._token, self._hello(), self._certificate)
+                if self._ready is not None:  # also from a ring: a new master learns the job's length from it
+                    stream.send(self._ready)
+                if self._draining:
+                    stream.send(messages.Draining())
+                if self._exported is not None:
+                    stream.send(self._exported)
+                self._stream = stream
             if self._closed:
                 stream.close()
             try:
@@ -336,11 +348,12 @@ class Control:
                 self._tell(messages.Evicted(str(error)))
                 return
             self._stream = None
-            if self._closed or self._last is not None:
+            if self._closed or (self._last is not None and not isinstance(self._last, messages.Export)):
                 return
             if self._lost_at is None:
                 self._lost_at = clock.now()
                 log.warning("the master at %s is gone; training goes on, trying to reach it", self._address)
+                continue  # at once: it may be only this connection that broke
             if clock.now() - self._lost_at > self._grace:
                 self._tell(MasterGone(self._grace))
                 return

@@ -109,6 +109,8 @@ class Orders(Protocol):
 
     def doomed(self, generation: int) -> bool: ...
 
+    def declined(self, plan: Plan, step: int) -> None: ...
+
     def left(self, step: int, reason: str) -> None: ...
 
     def switching(self, step: int) -> None: ...
@@ -267,6 +269,7 @@ class Engine:
         pipeline = self._read_ahead(plan, expected) if expected is not None else None
         if place is None and not order.abort and not self.control.wait_for_company(plan.generation):
             self._close(pipeline)
+            self.control.declined(plan, self.step)
             return
         try:
             self._enter(plan, place)

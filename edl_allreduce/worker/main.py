@@ -137,6 +137,7 @@ def run(spec: JobSpec) -> int:
         return _failed(spec, control, error)
     log.info("ends: %s", ending.value)
     control.close()
+    control.wait_closed(LAST_WORDS_SECONDS)
     return {Ending.EVICTED: EXIT_EVICTED, Ending.ABANDONED: 1}.get(ending, 0)
 
 

@@ -62,6 +62,9 @@ class Unled:
             "`elasticdl train` starts the same job with a master."
         )
 
+    def declined(self, plan: Plan, step: int) -> None:
+        raise AssertionError("the only ring there is is not called off")
+
     def joined(self, generation: int, step: int, position: int) -> None:
         """Nobody asks."""
 

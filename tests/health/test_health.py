@@ -17,8 +17,9 @@ def doing(activity: Activity, seconds: float, *, step: int = 7, heard: float = 0
     return Pulse(NOW - heard, activity, step, since=NOW - seconds)
 
 
-def verdicts(usual_step: float = 0.1, **pulses: Pulse) -> list[Verdict]:
-    return judge(pulses, NOW, DEADLINES, usual_step)
+def verdicts(usual_step: float = 0.1, holders: str = "", **pulses: Pulse) -> list[Verdict]:
+    """`other` is a worker that is heard, so that the silence of the rest says something about them."""
+    return judge({**pulses, "other": doing(IDLE, 1)}, NOW, DEADLINES, usual_step, frozenset(holders))
 
 
 def test_whoever_works_and_is_heard_is_left_alone() -> None:
@@ -37,6 +38,24 @@ def test_a_worker_that_imports_may_be_silent_for_longer() -> None:
     assert limit > DEADLINES.silent
     assert verdicts(a=doing(Activity.PREPARING, limit, heard=limit)) == []
     assert [v.uid for v in verdicts(a=doing(Activity.PREPARING, 1, heard=limit + 1))] == ["a"]
+
+
+def test_whoever_hears_nobody_doubts_itself_first() -> None:
+    """The master's own network is cut, its machine is busy, or all workers were frozen for a moment."""
+    for silent in (10.5, DEADLINES.reunion):
+        last = silent - DEADLINES.heartbeat  # the heartbeats of several workers do not come at once
+        pulses = {name: doing(COMPUTING, silent, heard=silent) for name in "ab"}
+        pulses["c"] = doing(COMPUTING, last, heard=last)
+        assert judge(pulses, NOW, DEADLINES, 0.1, frozenset("abc")) == []
+    late = DEADLINES.reunion + 1
+    pulses = {name: doing(COMPUTING, late, heard=late) for name in "abc"}
+    assert len(judge(pulses, NOW, DEADLINES, 0.1, frozenset("abc"))) == 3
+
+
+def test_the_last_that_hold_the_model_are_given_up_last() -> None:
+    silent = {name: doing(COMPUTING, 11, heard=11) for name in "ab"}
+    assert verdicts(holders="ab", **silent) == [], "a newcomer is heard, but it has nothing"
+    assert [v.uid for v in verdicts(holders="abc", **silent, c=doing(COMPUTING, 1))] == ["a", "b"]
 
 
 def test_a_heartbeat_just_in_time_counts() -> None:

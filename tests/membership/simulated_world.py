@@ -51,6 +51,10 @@ class Worker:
     odd: bool = False
     """It would train something else: a ring of odd and other workers forms, but cannot make a step."""
     connected: bool = True
+    link: int = 1
+    """The number of its connection to the master."""
+    alone_since: float | None = None
+    """Since when it has none."""
     inbox: tuple[m.Action, ...] = ()
     outbox: tuple[m.Event, ...] = ()
 
@@ -95,6 +99,8 @@ class World:
         self.inherited: frozenset[int] = frozenset()
         """Plans of earlier masters, who knew better who was gone."""
         self.failed = False
+        self.unnoticed: tuple[m.Away | m.Lost, ...] = ()
+        """Ends of connections and processes that the master has yet to notice, in any order."""
         self._story: tuple[object, tuple[object, ...]] | None = None
 
     def clone(self) -> World:
@@ -122,7 +128,8 @@ class World:
 
     def enabled(self) -> list[Action]:
         """Everything that the course of things may bring next."""
-        return [(verb, w.uid) for w in self.workers.values() for verb in self._verbs(w)]
+        ends = [("notice", str(place)) for place in range(len(self.unnoticed))]
+        return ends + [(verb, w.uid) for w in self.workers.values() for verb in self._verbs(w)]
 
     def _verbs(self, w: Worker) -> Iterator[str]:
         if w.outbox and w.connected:
@@ -161,8 +168,11 @@ class World:
 
     def _do(self, verb: str, uid: str) -> None:
         if verb in TICKS:
-            self.now += TICKS[verb]
-            self._tell(m.Tick())
+            self._pass(TICKS[verb])
+        elif verb == "notice":
+            end = self.unnoticed[int(uid)]
+            self.unnoticed = tuple(e for place, e in enumerate(self.unnoticed) if place != int(uid))
+            self._tell(end)
         elif verb == "launch":
             self._launch()
         elif verb == "restart":
@@ -178,10 +188,19 @@ class World:
                 while self.workers[w.uid].inbox and self.workers[w.uid].up:
                     self._do_read(self.workers[w.uid])
 
+    def _pass(self, seconds: float) -> None:
+        """Time goes on; a worker without a master for too long ends by itself."""
+        self.now += seconds
+        for w in list(self.workers.values()):
+            alone = w.alone_since is not None and self.now - w.alone_since > self.options.master_grace
+            if alone and w.up:
+                self._die(w)
+        self._tell(m.Tick())
+
     def _launch(self) -> None:
         number = len(self.workers)
         seat = Seat("abcdefghijklmnop"[number], number, "host")
-        self._put(Worker(seat, outbox=(m.Hello(seat),)))
+        self._put(Worker(seat, outbox=(m.Hello(seat, link=1),)))
 
     def _restart(self) -> None:
         """The master is killed; another one begins with nothing but its options."""
@@ -189,8 +208,19 @@ class World:
         recover = replace(self.options, recover_until=self.now + self.options.deadlines.rejoin)
         self.state = State(recover)
         self.inherited = frozenset(self.plans)
+        self.unnoticed = ()
         for w in self.workers.values():
-            self._put(replace(w, connected=False, inbox=(), outbox=()))
+            self._put(self._cut(w))
+
+    def _cut(self, w: Worker) -> Worker:
+        """Without its connection, and without all that was on the way."""
+        since = w.alone_since if w.alone_since is not None else self.now
+        return replace(w, connected=False, inbox=(), outbox=(), alone_since=since)
+
+    def _do_cut_off(self, w: Worker) -> None:
+        """Its connection ends; it may be back before the master notices, or long after."""
+        self._put(self._cut(w))
+        self.unnoticed += (m.Away(w.uid, w.link),)
 
     def _do_deliver(self, w: Worker) -> None:
         event, rest = w.outbox[0], w.outbox[1:]
@@ -198,7 +228,8 @@ class World:
         self._tell(event)
 
     def _do_reconnect(self, w: Worker) -> None:
-        self._put(replace(w, connected=True, outbox=tuple(self._introduction(w))))
+        w = replace(w, connected=True, link=w.link + 1, alone_since=None)
+        self._put(replace(w, outbox=tuple(self._introduction(w))))
 
     def _introduction(self, w: Worker) -> Iterator[m.Event]:
         heard = max(w.followed, w.newest.generation if w.newest else 0)
@@ -206,7 +237,8 @@ class World:
         following = self._next_plan(w)
         if following is not None and following.generation > w.doomed:
             plan, joined, done = following, False, False
-        yield m.Hello(w.seat, plan, w.step, done=done, joined=joined, has_state=w.has_state, generation=heard)
+        known = {"step": w.step, "has_state": w.has_state, "generation": heard, "link": w.link}
+        yield m.Hello(w.seat, plan, done=done, joined=joined, **known)
         if plan is None and w.doing is not Doing.PREPARING:
             yield m.Ready(w.uid, w.step, w.has_state)
         if w.draining:
@@ -269,6 +301,7 @@ class World:
             done, switch = w.step + 1, any(p is not None and p.generation > generation for p in votes)
             self.progress[generation] = done, switch
         w = replace(w, step=w.step + 1)
+        self._check_one_ring(w.ring)
         if w.step >= self.steps:
             self._put(replace(w, doing=Doing.DONE), m.Done(w.uid, generation, w.step))
         elif switch:
@@ -288,19 +321,21 @@ class World:
 
     def _do_thaw(self, w: Worker) -> None:
         """It comes back to life after it was given up, and finds its stream closed."""
-        self._put(replace(w, life=Life.UP, connected=False, inbox=(), outbox=()))
+        self._put(self._cut(replace(w, life=Life.UP)))
 
     def _do_give_up(self, w: Worker) -> None:
         """No heartbeat: the shell reports it lost. Nobody can kill it from here: it may thaw."""
-        self._put(replace(w, connected=False, inbox=(), outbox=()))
+        self._put(self._cut(w))
         self._tell(m.Lost(w.uid, "fell silent"))
 
     def _do_drain(self, w: Worker) -> None:
         self._put(replace(w, draining=True), m.Draining(w.uid))
 
     def _die(self, w: Worker) -> None:
+        """What it said arrives, then the end of its connection; that of the process is noticed on its own."""
         dead = replace(w, life=Life.DEAD, doing=Doing.IDLE, ring=None, inbox=())
-        self._put(dead, m.Lost(w.uid, "is gone"))
+        self._put(dead, m.Away(w.uid, w.link))
+        self.unnoticed += (m.Lost(w.uid, "is gone"),)
 
     def _put(self, w: Worker, *sent: m.Event) -> None:
         self.workers[w.uid] = replace(w, outbox=w.outbox + sent) if sent and w.connected else w
@@ -428,14 +463,15 @@ class World:
         holders = {uid for uid, member in known.items() if member.has_state}
         if holders:
             assert plan.members[0].uid in holders, "rank 0 holds the model if anybody does"
-        left_out = {uid for uid, member in known.items() if member.standing is Standing.WAITING} - seated
-        for uid in left_out:
+        ready = {u for u, x in known.items() if x.standing is Standing.WAITING and x.away is None}
+        for uid in ready - seated:
             assert known[uid].draining, f"{uid} is ready and was left out"
+        assert all(known[uid].away is None for uid in seated), "who cannot hear of a plan is not part of it"
         if not publish.abort:
             assert before.plan is not None, "a ring that was just taken over goes on as it is"
             old = {seat.uid for seat in before.plan.members}
             assert old != seated, "a needless plan"
-            told = getattr(event, "uid", "")
+            told = event.seat.uid if isinstance(event, m.Hello) else getattr(event, "uid", "")
             assert all(x.joined or x.seat.uid == told for x in before.alive()), "the last one is not joined"
             real = [self.workers[x.seat.uid] for x in before.alive()]
             assert all(w.has_state and w.followed >= before.plan.generation for w in real), "only believed"
@@ -443,6 +479,13 @@ class World:
                 known[uid].draining for uid in seated
             )
         assert publish.reason, "a decision has a reason"
+
+    def _check_one_ring(self, plan: Plan) -> None:
+        """Nobody trains beside this ring, but for those who were given up and do not know it yet."""
+        for w in self.workers.values():
+            beside = w.up and w.doing is Doing.TRAINING and w.ring is not None and w.ring != plan
+            if beside and w.uid not in self.state.gone and w.ring is not None:
+                assert not self._can_step(w, w.ring), f"{_ids(plan)} and {_ids(w.ring)} train side by side"
 
     def _check_finish(self, finish: m.Finish) -> None:
         alive = {member.seat.uid for member in self.state.alive()}
@@ -473,11 +516,12 @@ class World:
                 assert not churn, f"the ring is re-formed again and again\n{self.story}"
                 # Round by round, so that nobody starves.
                 for verb, uid in actions:
-                    if verb in self._verbs(self.workers[uid]):
+                    if verb == "notice":
+                        self.do(verb, "0")
+                    elif verb in self._verbs(self.workers[uid]):
                         self.do(verb, uid)
             # Small steps first, so that only a wait that nothing else can end meets its deadline.
-            self.now += 0.5 if quiet < 10 else 20.0
-            self._tell(m.Tick())
+            self._pass(0.5 if quiet < 10 else 20.0)
         self._check_end()
 
     def _check_end(self) -> None:
@@ -499,11 +543,12 @@ class World:
 
         members = tuple(
             (uid, age(x.since), x.standing, x.generation, x.has_state, x.step, x.entered, x.joined,
-             x.proven, x.draining, x.expected)
+             x.proven, x.draining, x.expected, x.link, age(x.away))
             for uid, x in sorted(state.members.items())
         )  # fmt: skip
         return (
-            tuple(self.workers.values()),
+            tuple(replace(w, alone_since=age(w.alone_since)) for w in self.workers.values()),
+            tuple(sorted(self.unnoticed, key=str)),
             members,
             state.plan,
             state.generation,
@@ -513,6 +558,7 @@ class World:
             state.gone,
             age(state.broken_since),
             age(state.entered_since),
+            min(age(state.heard_since) or 0.0, 1000.0),
             state.aborted,
             state.moved,
             state.stalls,

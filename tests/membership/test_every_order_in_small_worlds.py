@@ -45,6 +45,8 @@ def possible(world: World, verb: str, uid: str) -> bool:
         return True
     if verb == "thaw":
         return worker.life is Life.FROZEN and uid not in world.state.members
+    if verb == "cut off":
+        return worker.life is Life.UP and worker.connected
     return worker.life is not Life.DEAD and not (verb == "drain" and worker.draining)
 
 
@@ -113,6 +115,7 @@ def two_form_the_first_ring_with_an_odd_one() -> World:
 KILL_A, KILL_B, KILL_C = ("kill", "a"), ("kill", "b"), ("kill", "c")
 DRAIN_A, DRAIN_B, DRAIN_C = ("drain", "a"), ("drain", "b"), ("drain", "c")
 FREEZE_A, FREEZE_B, FREEZE_C = ("freeze", "a"), ("freeze", "b"), ("freeze", "c")
+CUT_A, CUT_B, CUT_C = ("cut off", "a"), ("cut off", "b"), ("cut off", "c")
 THAW_B = ("thaw", "b")
 RESTART, LAUNCH = ("restart", ""), ("launch", "")
 LATE, VERY_LATE = ("long tick", ""), ("very long tick", "")
@@ -127,6 +130,9 @@ LATE, VERY_LATE = ("long tick", ""), ("very long tick", "")
         (three_train, (FREEZE_A, DRAIN_B)),
         (three_train, (FREEZE_B, THAW_B)),
         (three_train, (RESTART,)),
+        (three_train, (CUT_A,)),
+        (three_train, (CUT_B, KILL_B)),
+        (three_form_the_first_ring, (CUT_A,)),
         (three_train_and_two_are_the_minimum, (KILL_A, DRAIN_B)),
         (three_form_the_first_ring, (KILL_A,)),
         (three_form_the_first_ring, (FREEZE_A,)),
@@ -135,6 +141,8 @@ LATE, VERY_LATE = ("long tick", ""), ("very long tick", "")
         (two_train_while_one_prepares, (FREEZE_A,)),
         (two_train_while_one_prepares, (RESTART,)),
         (one_trains_while_one_prepares, (DRAIN_A,)),
+        (one_trains_while_one_prepares, (CUT_A,)),
+        (one_trains_while_one_prepares, (CUT_B,)),
         (one_trains_while_one_prepares, (DRAIN_A, KILL_B)),
         (two_train_while_an_odd_one_prepares, ()),
         (two_train_while_an_odd_one_prepares, (KILL_A,)),
@@ -151,6 +159,12 @@ def test_no_order_of_events_breaks_a_promise(begin: Callable[[], World], faults:
 @pytest.mark.parametrize(
     ("begin", "faults"),
     [
+        (three_train, (CUT_A, KILL_B)),
+        (one_trains_while_one_prepares, (CUT_A, CUT_B)),
+        (one_trains_while_one_prepares, (CUT_A, LATE)),
+        (one_trains_while_one_prepares, (CUT_A, VERY_LATE)),
+        (two_train_while_one_prepares, (CUT_A,)),
+        (two_train_while_one_prepares, (CUT_C,)),
         (three_train, (DRAIN_A, DRAIN_B, DRAIN_C)),
         (three_train, (LATE, KILL_A)),
         (three_train, (RESTART, KILL_A)),

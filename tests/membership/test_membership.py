@@ -547,11 +547,12 @@ def test_whoever_was_given_up_is_turned_away(known: Plan | None) -> None:
     assert "b" not in machine.state.members
 
 
-def test_a_worker_of_an_older_ring_is_turned_away() -> None:
+def test_a_worker_of_an_older_ring_is_told_to_leave_it_and_taken_in() -> None:
     machine = training("ab")
     machine.arrive("c")
     (order,) = machine.tell(Hello(seat("d"), plan(1, "abd")))
-    assert order == Evict("d", "it is in the ring of generation 1, the job is at 2")
+    assert order == Abort(1, ("d",), "the ring went on without it")
+    assert machine.state.members["d"].standing is Standing.WAITING
 
 
 def test_a_member_whose_stream_broke_before_it_heard_the_plan_causes_a_new_one() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from edl_allreduce.core.membership.types import (
     Abort,
     Action,
+    Away,
     Done,
     Draining,
     Entered,
@@ -67,6 +68,9 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
     if member is None:
         return state, ()
     match event:
+        case Away(_, link):
+            late = member.link != link  # it is back over another connection already
+            return (state if late else _with(state, replace(member, away=now))), ()
         case Ready(_, step, has_state) if member.standing is Standing.PREPARING:
             return _with(
                 state, replace(member, standing=Standing.WAITING, since=now, step=step, has_state=has_state)
@@ -138,32 +142,49 @@ def _hello(state: State, event: Hello, now: float) -> tuple[State, tuple[Action,
     if seat.uid in state.gone:
         return state, (Evict(seat.uid, "it was given up; a new worker takes its place"),)
     state = replace(state, generation=max(state.generation, event.generation))
+    if all(m.away is not None for m in state.members.values()):
+        state = replace(state, heard_since=now)
     known = state.members.get(seat.uid)
     draining = known is not None and known.draining
+    proven = known is not None and known.proven
     evictions: tuple[Action, ...] = ()
     newer = plan is not None and (state.plan is None or plan.generation > state.plan.generation)
     if plan is not None and newer and not state.leads:
         state, evictions = _adopt(_without(state, seat.uid), plan, now)
     if plan is None:
         # Also if the plan seats it: then it has not heard that plan, or gave it up, and waits outside.
-        new = Member(seat, Standing.PREPARING, now, draining=draining)
+        new = Member(seat, Standing.PREPARING, now, draining=draining, link=event.link)
         if event.has_state and event.generation > 0:  # it was in a ring, so it is ready
-            new = replace(new, standing=Standing.WAITING, has_state=True, step=event.step)
+            new = replace(new, standing=Standing.WAITING, has_state=True, step=event.step, proven=proven)
         return _with(state, new), evictions
-    if state.plan is None or state.plan.rank_of(seat.uid) is None or (newer and state.leads):
+    if newer and state.leads:
         reason = f"it is in the ring of generation {plan.generation}, the job is at {state.generation}"
         return _lost(state, seat.uid, "is in another ring", now), (*evictions, Evict(seat.uid, reason))
-    if plan != state.plan:
-        # It has not heard the current plan, and maybe never will: that ring cannot complete.
-        outside = Member(seat, Standing.WAITING, now, has_state=event.has_state, step=event.step)
-        return _with(state, replace(outside, draining=draining)), evictions
+    outside = Member(
+        seat,
+        Standing.WAITING,
+        now,
+        has_state=event.has_state,
+        step=event.step,
+        proven=proven and event.has_state,
+        draining=draining,
+        link=event.link,
+    )
+    back = known is not None and known.link > 0
+    if plan != state.plan or (back and not (event.joined or event.done)):
+        # Its ring is no more, or it has not heard the current plan and maybe never will. Or it connects: what
+        # the others told it about their addresses was lost with its stream, so that ring cannot complete.
+        order = Abort(plan.generation, (seat.uid,), "the ring went on without it")
+        return _with(state, outside), (*evictions, order)
     member = replace(
         _seated(seat, plan, now),
         standing=Standing.DONE if event.done else Standing.RING,
         step=event.step,
         joined=event.joined or event.done,
         has_state=event.has_state or event.joined or event.done,
+        proven=proven and (event.has_state or event.joined or event.done),
         draining=draining,
+        link=event.link,
         expected=False,
     )
     if state.aborted == plan.generation and not event.done:  # the order may have been lost with its stream
@@ -221,7 +242,14 @@ def _decide(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     missing = [m for m in state.members.values() if m.expected and now - m.since > deadline]
     if missing:
         return _evict(state, missing, "was not heard after the master's restart", now)
+    away = [m for m in state.members.values() if m.away is not None]
+    overdue = [m for m in away if _waited(state, m, now) > _absence(state, m)]
+    if overdue:
+        waited = max(_waited(state, m, now) for m in overdue)
+        why = f"is gone: its connection ended, and it did not come back within {waited:.0f} s"
+        return _evict(state, overdue, why, now)
 
+    state = _go_on_without(state)
     ring = state.alive()
     if state.plan is None or not ring:
         return _form(state, now)
@@ -245,6 +273,9 @@ def _decide(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     if done:  # a change now would only delay the end
         return _wait(state, f"worker {_ids(inside)} has yet to report the last step")
 
+    away = [m for m in ring if m.away is not None]
+    if away:
+        return _wait(state, f"worker {_ids(away)} trains, but has lost its connection to the master")
     newcomers = state.newcomers()
     seats = _seats(state, ring + newcomers)
     draining = [m for m in ring if m.draining]
@@ -257,6 +288,59 @@ def _decide(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     if newcomers and _gathered(state, newcomers, now):
         return _publish(state, seats, False, f"worker {_ids(newcomers)} joins", now)
     return replace(state, waiting_for=""), ()
+
+
+def _go_on_without(state: State) -> State:
+    """A ring that broke, or that cannot complete, while a member has no connection: most likely that one is
+    dead, and the others go on at once. If it lives, it comes back as somebody who waits."""
+    ring = state.alive()
+    away = [m for m in ring if m.away is not None and m.standing is Standing.RING]
+    here = [m for m in state.members.values() if m.away is None and m.standing is not Standing.PREPARING]
+    if state.plan is None or not away or any(m.expected for m in ring):
+        return state
+    broken = (
+        len(ring) < state.plan.size
+        or any(m.standing in (Standing.WAITING, Standing.PREPARING) for m in ring)
+        or not all(m.joined for m in ring if m.standing is Standing.RING)
+    )
+    if not broken or _on_its_own(state) or not any(m.has_state for m in here):
+        return state  # it may train, or it is the last that holds the model: it is waited for
+    for member in away:
+        state = _with(state, replace(member, standing=Standing.ABSENT, joined=False, entered=False))
+    gone = tuple(f"worker {m.seat.worker_id} is gone (its connection ended)" for m in away)
+    return replace(state, losses=(*state.losses, *gone), stalls=())
+
+
+def _waited(state: State, member: Member, now: float) -> float:
+    return now - max(now if member.away is None else member.away, state.heard_since)
+
+
+def _on_its_own(state: State) -> bool:
+    """Whether nobody is heard of the ring, or of the one that its members have yet to leave: it may train, and
+    nobody must train beside it."""
+
+    def unheard(plan: Plan | None, *, old: bool) -> bool:
+        known = [state.members.get(seat.uid) for seat in plan.members] if plan is not None else []
+        return bool(known) and all(
+            m is not None and m.away is not None and m.standing is Standing.RING and not (old and m.entered)
+            for m in known
+        )
+
+    return unheard(state.plan, old=False) or unheard(state.leaving, old=True)
+
+
+def _absence(state: State, member: Member) -> float:
+    """How long a worker may be without a connection before it is given up.
+
+    A master that hears nobody doubts itself first, and whoever holds the only model is given up last: after
+    the time in which it ends by itself.
+    """
+    deadlines = state.options.deadlines
+    heard = [m for m in state.members.values() if m.away is None and not m.expected]
+    alone = member.standing is Standing.RING and _on_its_own(state)
+    if alone or not heard or (member.has_state and not any(m.has_state for m in heard)):
+        return max(deadlines.reunion, state.options.master_grace + 2 * deadlines.silent)
+    return deadlines.silent_import if member.standing is Standing.PREPARING else deadlines.silent
 
 
 def _seats(state: State, candidates: list[Member]) -> list[Member]:
@@ -276,7 +360,11 @@ def _seats(state: State, candidates: list[Member]) -> list[Member]:
 
 def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     """The first ring, or the first after everybody was lost."""
-    ready = [m for m in state.members.values() if m.standing is Standing.WAITING and not m.draining]
+    ready = [
+        m
+        for m in state.members.values()
+        if m.standing is Standing.WAITING and not m.draining and m.away is None
+    ]
     options = state.options
     minimum = max(1, options.minimum)
     if now < options.recover_until:
@@ -285,6 +373,9 @@ def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     if state.unheard and not holders and now < options.recover_until + options.deadlines.reunion:
         silent = ", ".join(map(str, sorted(state.unheard)))
         return _wait(state, f"worker {silent} of an earlier master lives and may hold the model")
+    cut_off = [m for m in state.members.values() if m.away is not None and m.has_state]
+    if cut_off and not holders:
+        return _wait(state, f"worker {_ids(cut_off)} holds the model and has lost its connection")
     if len(ready) < minimum:
         return _wait(state, f"{len(ready)} of at least {minimum} workers are ready{_preparing(state)}")
     leaving = [] if holders else state.let_go()
@@ -300,10 +391,15 @@ def _replace_ring(
     state: State, ring: list[Member], inside: list[Member], now: float
 ) -> tuple[State, tuple[Action, ...]]:
     """The ring is no more: go on with the others, or hold them until the minimum is there again."""
-    present = [m for m in ring if m.standing is not Standing.PREPARING]
+    present = [m for m in ring if m.standing is not Standing.PREPARING and m.away is None]
     candidates = present + state.newcomers()
     if not any(m.has_state for m in candidates):
         candidates += state.let_go()
+    cut_off = [m for m in state.members.values() if m.away is not None and m.has_state]
+    if cut_off and not any(m.has_state for m in candidates):
+        state, order = _order_abort(state, inside, "; ".join(state.losses))
+        state, _ = _wait(state, f"worker {_ids(cut_off)} holds the model and has lost its connection")
+        return state, order
     seats = _seats(state, candidates)
     minimum = max(1, state.options.minimum)
     if len(seats) >= minimum:
@@ -490,6 +586,9 @@ def validate(state: State) -> None:
     plan = state.plan
     assert not state.gone & state.members.keys(), "who is gone is no member"
     for member in state.members.values():
+        if member.standing is Standing.ABSENT:
+            assert member.away is not None, "who is here is not absent"
+    for member in state.members.values():
         assert not member.joined or member.has_state, "who joined agreed on the model"
         assert not member.proven or member.has_state, "who made steps holds the model"
         assert not member.expected or member.standing is Standing.RING
@@ -497,7 +596,8 @@ def validate(state: State) -> None:
     assert list(state.stalls) == sorted(set(state.stalls)), "each ring stalls once"
     if plan is None:
         assert not state.stalls, "no ring, no stall"
-        assert all(m.standing in (Standing.PREPARING, Standing.WAITING) for m in state.members.values())
+        outside = (Standing.PREPARING, Standing.WAITING, Standing.ABSENT)
+        assert all(m.standing in outside for m in state.members.values())
         return
     assert plan.generation <= state.generation, "no plan carries a number that was not seen"
     assert plan.size > 0, "a ring is never empty"

@@ -22,6 +22,8 @@ class Standing(Enum):
     """In the current plan: entering, agreeing on state, or training."""
     DONE = "done"
     """Trained the last step; keeps its state until everybody has it."""
+    ABSENT = "absent"
+    """Its connection to the master is gone, and its ring went on without it; taken back when it returns."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,10 @@ class Member:
     draining: bool = False
     expected: bool = False
     """Known from another member's plan after a master restart, not heard yet."""
+    link: int = 0
+    """The number of its connection; a later one takes the place of an earlier one."""
+    away: float | None = None
+    """Since when it has no connection to the master. That says little about the process: it may train on."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,8 @@ class Options:
     deadlines: Deadlines = field(default_factory=Deadlines)
     recover_until: float = 0.0
     """A restarted master plans nothing before this time: the old ring may still report. 0: no restart."""
+    master_grace: float = 60.0
+    """How long a worker trains on without a master before it ends by itself."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,8 @@ class State:
     """When somebody who is in `leaving`, but not in the plan, was lost: the others may wait for it."""
     unheard: frozenset[int] = frozenset()
     """Workers of an earlier master that live and have not reported."""
+    heard_since: float = 0.0
+    """When somebody came back after nobody had a connection: the others get as long from then on."""
     gone: frozenset[str] = frozenset()
     """Lost or evicted; whoever of them comes back is turned away."""
     usual_step: float = 0.0
@@ -124,10 +134,11 @@ class State:
     finished: bool = False
 
     def alive(self) -> list[Member]:
-        """Members of the current plan that still live, in rank order."""
+        """Members of the current plan that still live and are part of it, in rank order."""
         if self.plan is None:
             return []
-        return [self.members[seat.uid] for seat in self.plan.members if seat.uid in self.members]
+        known = (self.members.get(seat.uid) for seat in self.plan.members)
+        return [m for m in known if m is not None and m.standing is not Standing.ABSENT]
 
     def newcomers(self) -> list[Member]:
         """Workers that are ready and not in the current plan, by id."""
@@ -135,7 +146,10 @@ class State:
         ready = (
             m
             for m in self.members.values()
-            if m.standing is Standing.WAITING and not m.draining and m.seat.uid not in seated
+            if m.standing is Standing.WAITING
+            and not m.draining
+            and m.away is None
+            and m.seat.uid not in seated
         )
         return sorted(ready, key=lambda m: m.seat.worker_id)
 
@@ -145,7 +159,11 @@ class State:
         return [
             m
             for m in self.members.values()
-            if m.standing is Standing.WAITING and m.draining and m.has_state and m.seat.uid not in seated
+            if m.standing is Standing.WAITING
+            and m.draining
+            and m.has_state
+            and m.away is None
+            and m.seat.uid not in seated
         ]
 
 
@@ -166,6 +184,8 @@ class Hello:
     """Whether it holds the model of the job; means nothing before it heard of any generation."""
     generation: int = 0
     """The highest generation that it ever heard of."""
+    link: int = 0
+    """The number of the connection that it came over; the master counts them."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +243,14 @@ class Draining:
 
 
 @dataclass(frozen=True)
+class Away:
+    """A worker's connection ended: it died, or only the network did. It may come back over another one."""
+
+    uid: str
+    link: int = 0
+
+
+@dataclass(frozen=True)
 class Lost:
     """A worker is gone for good; `cause` is for people."""
 
@@ -256,7 +284,10 @@ class Tick:
     usual_step: float = 0.0
 
 
-Event = Hello | Ready | Entered | Joined | Out | Done | Draining | Lost | Unheard | Wanted | Stopping | Tick
+Event = (
+    Hello | Ready | Entered | Joined | Out | Done | Draining | Away | Lost
+    | Unheard | Wanted | Stopping | Tick
+)  # fmt: skip
 
 # -------------------------------------------------------------------------------------------- actions
 
