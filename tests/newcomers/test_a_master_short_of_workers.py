@@ -173,7 +173,7 @@ def test_another_reason_is_told_again(play):
 
 def test_when_nobody_is_left_the_job_fails_after_a_few_newcomers_with_its_last_checkpoint(play):
     async def scenario(lab: Lab) -> None:
-        lab.said[0].put_nowait(messages.Note("checkpoint", "step 40 is in ckpt/version-40"))
+        lab.said[0].put_nowait(messages.Checkpointed(40, "ckpt/version-40", ""))
         lab.ready = messages.Failed(True, "DataError: no such file", "DataError: no such file")
         for worker_id in (0, 1):
             await lab.kill(worker_id)

@@ -316,8 +316,10 @@ def _waited(state: State, member: Member, now: float) -> float:
 
 
 def _on_its_own(state: State) -> bool:
-    """Whether nobody is heard of the ring, or of the one that its members have yet to leave: it may train, and
-    nobody must train beside it."""
+    """Whether nobody is heard of the ring, or of the one that its members have yet to leave.
+
+    Then it may train, and nobody must train beside it.
+    """
 
     def unheard(plan: Plan | None, *, old: bool) -> bool:
         known = [state.members.get(seat.uid) for seat in plan.members] if plan is not None else []
