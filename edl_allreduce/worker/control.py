@@ -7,6 +7,7 @@ is doomed. The training thread asks `vote()` at each step and `next_order()` whe
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,10 +25,13 @@ from edl_allreduce.rpc import messages
 from edl_allreduce.rpc.client import WorkerStream
 from edl_allreduce.version import __version__
 from edl_allreduce.worker.store import LoopbackStore
+from edl_allreduce.worker.threads import supervised
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
+LAST_WORDS_SECONDS = 2.0
+"""How long what was said last may take to arrive before the process ends."""
 ABORT_AGAIN_SECONDS = 0.05
 
 
@@ -90,8 +94,10 @@ class Control:
         deadlines: Deadlines,
         master_grace: float,
         certificate: str = "",
+        end: Callable[[int], object] = os._exit,
     ) -> None:
         self.seat = seat
+        self._end = end
         self.progress = Progress()
         self._address = address
         self._token = token
@@ -127,7 +133,15 @@ class Control:
 
     def start(self) -> None:
         for target in (self._listen, self._beat, self._break):
-            threading.Thread(target=target, name=target.__name__.strip("_"), daemon=True).start()
+            supervised(target.__name__.strip("_"), target, self._failed)
+
+    def _failed(self, thread: str, error: Exception) -> None:
+        """Without its helpers this worker would wait for ever: it ends, and the others go on without it."""
+        summary = f"its thread {thread!r} ended with {type(error).__name__}: {error}"
+        self.send(messages.Failed(False, summary, summary))
+        self.close()
+        self.wait_closed(LAST_WORDS_SECONDS)
+        self._end(1)
 
     def watch(self, ring: Connects) -> None:
         """From now on prepare plans with this ring, and break it when it is doomed."""

@@ -18,7 +18,7 @@ from edl_allreduce.spec import JobSpec, JobType, parse_job
 from edl_allreduce.testing import faults
 from edl_allreduce.worker import failure, pinned_imports, signals
 from edl_allreduce.worker.by_hand import complete, told_everything
-from edl_allreduce.worker.control import Control
+from edl_allreduce.worker.control import LAST_WORDS_SECONDS, Control
 from edl_allreduce.worker.heavy import import_tensorflow
 from edl_allreduce.worker.launching import become, connect
 from edl_allreduce.worker.network import interface_of
@@ -32,7 +32,6 @@ log = logging.getLogger("edl_allreduce.worker")
 EXIT_INVALID = 3
 """The job cannot work as described; no other worker would do better."""
 EXIT_EVICTED = 4
-LAST_WORDS_SECONDS = 2.0
 
 PULLED = (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY)
 INVALID = (CheckpointError, ModelError, DataError, SetupError, UsageError)

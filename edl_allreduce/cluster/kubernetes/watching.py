@@ -95,6 +95,11 @@ class Watcher:
                 if isinstance(error, ApiRefused) and error.status in ANEW:
                     version = ""
                 self._pause(str(error), getattr(error, "retry_after", 0.0))
+            except Exception as error:
+                # The supervisor of this thread: without it no end of a pod would ever be heard again.
+                version = ""
+                log.exception("the watch of the job's pods met what it does not understand; it begins anew")
+                self._pause(f"{type(error).__name__}: {error}")
 
     def _list(self) -> str:
         asked = clock.now()

@@ -15,7 +15,7 @@ from edl_allreduce.errors import UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.worker import failure
-from edl_allreduce.worker.control import Control
+from edl_allreduce.worker.control import LAST_WORDS_SECONDS, Control
 from edl_allreduce.worker.engine import ElasticRing, Orders
 from edl_allreduce.worker.launching import connect
 from edl_allreduce.worker.network import interface_of
@@ -25,7 +25,6 @@ from edl_allreduce.worker.unled import Unled
 
 log = logging.getLogger("edl_allreduce.elastic")
 
-LAST_WORDS_SECONDS = 2.0
 EXIT_INVALID = 3
 """The job cannot work as it is written; no other worker would do better."""
 
