@@ -45,7 +45,6 @@ _DISTRIBUTIONS: Final = {
     "NumPy": ("numpy",),
     "grpc": ("grpcio",),
     "msgspec": ("msgspec",),
-    "structlog": ("structlog",),
     "rich": ("rich",),
     "kubernetes client": ("kubernetes",),
 }
@@ -297,7 +296,7 @@ def _build_tools(facts: Facts) -> list[Finding]:
 
 def _libraries(facts: Facts) -> list[Finding]:
     findings = []
-    for name in ("NumPy", "grpc", "msgspec", "structlog", "rich"):
+    for name in ("NumPy", "grpc", "msgspec", "rich"):
         version = facts.versions.get(name)
         package = _DISTRIBUTIONS[name][0]
         if version:

@@ -28,7 +28,6 @@ HEALTHY = Facts(
         "NumPy": "2.4.6",
         "grpc": "1.85.1",
         "msgspec": "0.22.0",
-        "structlog": "26.1.0",
         "rich": "15.0.0",
         "kubernetes client": "36.0.3",
     },
@@ -103,7 +102,7 @@ def test_build_tools_are_named_when_horovod_has_to_be_built():
     assert finding.cure == "apt-get install g++ cmake"
 
 
-@pytest.mark.parametrize("name", ["NumPy", "grpc", "msgspec", "structlog", "rich"])
+@pytest.mark.parametrize("name", ["NumPy", "grpc", "msgspec", "rich"])
 def test_a_missing_library_is_a_problem_with_its_cure(name):
     finding = about(name, versions=without(name))
     assert finding.health is Health.PROBLEM
