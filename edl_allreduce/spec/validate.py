@@ -9,7 +9,7 @@ from typing import Final
 
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec.declare import Command, Group, flag_of
-from edl_allreduce.spec.job import JobSpec, Strategy
+from edl_allreduce.spec.job import JobSpec, OnNan, Strategy
 from edl_allreduce.spec.params import (
     check_class_name,
     parse_envs,
@@ -166,6 +166,11 @@ def _work(command: Command, spec: JobSpec) -> Iterator[Problem]:
             ("job_command",),
             "--job_command needs --distribution_strategy=AllreduceStrategy; to run the script in one "
             "process, start it directly.",
+        )
+    if spec.job_command and spec.on_nan is OnNan.SKIP:
+        yield (
+            ("on_nan",),
+            "--on_nan=skip needs a model of the zoo: a loop of your own applies its updates itself.",
         )
     if spec.prediction_data and spec.training_data:
         yield (

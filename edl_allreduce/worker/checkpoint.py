@@ -333,6 +333,9 @@ class Checkpoints:
         self._saved = -1
         self._seen: list[Path] | None = None
         self._loaded: Loaded | None = None
+        model, optimizer = trainer.names()
+        self._infinite = set(not_finite([*model, *optimizer], trainer.state()))
+        """On purpose, such as a mask: it was so from the beginning."""
         self.passed_over = ""
         """What the last search found broken, and what that means for a job that begins here."""
 
@@ -422,9 +425,10 @@ class Checkpoints:
     def _write(self, snapshot: Snapshot) -> messages.Checkpointed:
         step, where = snapshot.step, str(self.directory)
         try:
-            spoiled = not_finite(snapshot)
+            names = [variable.path for variable in (*snapshot.model, *snapshot.optimizer)]
+            spoiled = [name for name in not_finite(names, snapshot.arrays) if name not in self._infinite]
             if spoiled:
-                error = f"{spoiled} holds NaN or an infinity, from which nobody could go on"
+                error = f"{spoiled[0]} holds NaN or an infinity, from which nobody could go on"
                 log.error("no checkpoint of step %d: %s", step, error)
                 return messages.Checkpointed(step, where, error)
             tidy(self.directory)  # there may be no room otherwise
@@ -440,18 +444,17 @@ class Checkpoints:
         return messages.Checkpointed(step, str(path))
 
 
-def not_finite(snapshot: Snapshot) -> str:
-    """The first variable that holds NaN or an infinity: nobody could go on from there."""
-    variables = [*snapshot.model, *snapshot.optimizer]
-    for variable, array in zip(variables, snapshot.arrays, strict=True):
-        # bfloat16 and its like are no kind of their own in NumPy.
-        if array.dtype.kind not in "fc" and "float" not in array.dtype.name:
-            continue
-        flat = array.reshape(-1)
-        parts = (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK))
-        if not all(np.isfinite(part).all() for part in parts):
-            return variable.path
-    return ""
+def not_finite(names: Sequence[str], arrays: Sequence[Array]) -> list[str]:
+    """The variables that hold NaN or an infinity."""
+    return [name for name, array in zip(names, arrays, strict=True) if not _is_finite(array)]
+
+
+def _is_finite(array: Array) -> bool:
+    # bfloat16 and its like are no kind of their own in NumPy.
+    if array.dtype.kind not in "fc" and "float" not in array.dtype.name:
+        return True
+    flat = array.reshape(-1)
+    return all(np.isfinite(flat[start : start + _CHUNK]).all() for start in range(0, flat.size, _CHUNK))
 
 
 def _passed_over(broken: Sequence[str], there: Sequence[Path], loaded: Loaded | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import uuid
 from pathlib import Path
 
 from edl_allreduce.errors import UsageError
@@ -28,7 +29,7 @@ def words(error: OSError) -> str:
 
 def try_directory(flag: str, directory: Path) -> None:
     """Make the directory and write into it: nobody must train for hours to learn that this fails."""
-    trial = directory / f".elasticdl-trial-{os.getpid()}"
+    trial = directory / f".elasticdl-trial-{uuid.uuid4().hex}"  # in pods all processes have the number 1
     try:
         directory.mkdir(parents=True, exist_ok=True)
         try:

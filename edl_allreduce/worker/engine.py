@@ -432,7 +432,8 @@ class Engine:
         faults.reach("applied", **at)
         self.step += 1
         self.position += len(data.span)
-        self.journal = self.journal.count(epoch, result.loss, len(data.span))
+        if math.isfinite(result.loss) or not result.finite:  # else there was no loss to tell
+            self.journal = self.journal.count(epoch, result.loss, len(data.span))
         progress.step, progress.position, progress.loss = self.step, self.position, result.loss
         if self.settings.shares_bad and (
             self._finished() or self.position % self.schedule.order.records == 0
@@ -485,17 +486,14 @@ class Engine:
 
     def _count_not_finite(self, plan: Plan, loss: Any, data: StepData) -> None:
         """The user wants to go on; they are told at once, and how often at the end."""
-        count = self.journal.not_finite + 1
-        self.journal = msgspec.structs.replace(self.journal, not_finite=count)
-        if count > 1:  # on every rank or on none: the journal is the same everywhere
-            return
-        what = self._not_finite(plan, self.step - 1, loss, data)
-        if self.ring.rank == 0:
+        first = not self.journal.not_finite  # on every rank or on none: the journal is the same everywhere
+        what = self._not_finite(plan, self.step - 1, loss, data) if first else ""
+        self.journal = msgspec.structs.replace(self.journal, not_finite=self.journal.not_finite + 1)
+        if first and self.ring.rank == 0:
             skips = self.settings.on_nan is OnNan.SKIP
             goes_on = "such updates are left out" if skips else "training goes on"
-            self.control.send(
-                messages.Note(messages.NAN, f"{what}; {goes_on} (--on_nan={self.settings.on_nan})")
-            )
+            text = f"{what}; {goes_on} (--on_nan={self.settings.on_nan})"
+            self.control.send(messages.Note(messages.NAN, text))
 
     def _not_finite(self, plan: Plan, step: int, loss: Any, data: StepData) -> str:
         """Whose records gave the loss that is not finite. All ranks ask together."""

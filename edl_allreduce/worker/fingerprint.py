@@ -23,7 +23,10 @@ from edl_allreduce.spec import JobSpec
 from edl_allreduce.worker.pinned_imports import PinnedLoader
 
 SHORT = 16
-FLAGS = ("model_params", "loss", "optimizer", "feed", "callbacks", "eval_metrics_fn", "elastic_batch")
+FLAGS = (
+    *("model_params", "loss", "optimizer", "feed", "callbacks", "eval_metrics_fn", "elastic_batch"),
+    *("mixed_precision", "on_nan", "evaluation_steps"),
+)
 """Flags that change what is trained, and that no other part shows."""
 
 

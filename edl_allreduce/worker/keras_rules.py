@@ -40,8 +40,8 @@ def call(model: Any, features: Any, *, training: bool) -> Any:
 
 
 def _full_precision(tensor: Any) -> Any:
-    if tensor.dtype not in (tf.float16, tf.bfloat16):
-        return tensor
+    if getattr(tensor, "dtype", None) not in (tf.float16, tf.bfloat16):
+        return tensor  # also what is no tensor at all
     return _masked(tf.cast(tensor, tf.float32), _mask(tensor))
 
 
@@ -137,18 +137,17 @@ def find_facts(model: Any, loss: Callable[..., Any], sample: MicroBatch) -> Fact
     """Try the model on these records, and its losses on the same records twice: a mean stays as it is, a sum
     doubles. The model is left as it was."""
     once = _try(model, sample.features)
-    outputs = tf.nest.map_structure(lambda t: _masked(_doubled(t), _doubled(_mask(t))), once.outputs)
-    labels = tf.nest.map_structure(_doubled, sample.labels)
     one = tf.reduce_mean(tf.cast(loss(sample.labels, once.outputs), tf.float64))
-    two = tf.reduce_mean(tf.cast(loss(labels, outputs), tf.float64))
-    kind = _kind(float(one), float(two), EXACT)
-    summed: frozenset[int] = frozenset()
-    if once.added:
-        twice = _try(model, tf.nest.map_structure(_doubled, sample.features))
-        pairs = enumerate(zip(once.added, twice.added, strict=True))
-        limit = ROUGH if once.seeds else EXACT
-        summed = frozenset(place for place, (a, b) in pairs if _kind(a, b, limit) is _Kind.SUM)
+    kind, summed = _Kind.MEAN, frozenset[int]()
     notices = []
+    try:
+        kind = _kind(float(one), _loss_of_twice(loss, sample, once.outputs), EXACT)
+        summed = _summed_additions(model, sample, once)
+    except Exception as error:  # noqa: BLE001  user code that cannot take a batch of another size
+        notices.append(
+            "whether the loss is a mean could not be tried, since it cannot take twice as many records "
+            f"({type(error).__name__}); it is taken for one"
+        )
     if kind is _Kind.SUM or summed:
         what = "the loss" if kind is _Kind.SUM else "a loss that a layer adds"
         notices.append(
@@ -161,6 +160,25 @@ def find_facts(model: Any, loss: Callable[..., Any], sample: MicroBatch) -> Fact
             "is split, that is on the number of workers"
         )
     return Facts(once.seeds, once.draws, kind is _Kind.SUM, summed, notices)
+
+
+def _loss_of_twice(loss: Callable[..., Any], sample: MicroBatch, outputs: Any) -> float:
+    def twice(tensor: Any) -> Any:
+        if not isinstance(tensor, tf.Tensor) or not tensor.shape or tensor.shape[0] != sample.records:
+            return tensor
+        return _masked(_doubled(tensor), _doubled(_mask(tensor)))
+
+    labels, both = tf.nest.map_structure(twice, (sample.labels, outputs))
+    return float(tf.reduce_mean(tf.cast(loss(labels, both), tf.float64)))
+
+
+def _summed_additions(model: Any, sample: MicroBatch, once: _Trial) -> frozenset[int]:
+    if not once.added:
+        return frozenset()
+    twice = _try(model, tf.nest.map_structure(_doubled, sample.features))
+    pairs = enumerate(zip(once.added, twice.added, strict=True))
+    limit = ROUGH if once.seeds else EXACT
+    return frozenset(place for place, (a, b) in pairs if _kind(a, b, limit) is _Kind.SUM)
 
 
 @dataclass(frozen=True)

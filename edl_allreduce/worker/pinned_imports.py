@@ -60,7 +60,8 @@ class PinnedFinder(MetaPathFinder):
             for file in (folder / name / "__init__.py", folder / f"{name}.py"):
                 if file in self._texts:
                     return self.spec(fullname, file)
-            if PathFinder.find_spec(fullname, [entry]) is not None:
+            other = PathFinder.find_spec(fullname, [entry])
+            if other is not None and other.loader is not None:  # a mere directory gives way to a file
                 return None  # something else of that name comes first
         return None
 

@@ -211,10 +211,7 @@ class Trainer:
             loss = keras_rules.total_loss(self._loss, labels, outputs, added, facts, share)
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
-        averaged = [
-            tf.cast(scope.get_current_value(v), kind) * tf.cast(share, kind)
-            for v, kind in zip(self._averaged, map(_kind, self._averaged), strict=True)
-        ]
+        averaged = [_part(v, scope.get_current_value(v), share) for v in self._averaged]
         used = [(v, g) for v, g in zip(self._trainable, gradients, strict=True) if g is not None]
         if not used:
             raise ModelError(
@@ -237,7 +234,10 @@ class Trainer:
             with tf.control_dependencies([total]):
                 self._apply(reduced, scale)
             return [total, tf.math.is_finite(total[LOSS])]
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(t)) for t in (*reduced, total)])
+        judged = [*reduced[: len(self._trainable)], total]
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            judged = [total]  # gradients that overflow are its business: it lowers the scale
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(t)) for t in judged])
 
         def apply() -> Any:
             self._apply(reduced, scale)
@@ -250,8 +250,12 @@ class Trainer:
         scaled = [value * tf.cast(scale, value.dtype) for value in reduced]
         self.optimizer.apply(scaled[:count], self._trainable)
         for variable, value in zip(self._averaged, scaled[count:], strict=True):
-            whole = not tf.as_dtype(variable.dtype).is_floating
-            variable.assign(tf.cast(tf.round(value) if whole else value, variable.dtype))
+            if _is_whole(variable):
+                moved = tf.cast(tf.round(value), tf.int64)
+                variable.assign(tf.cast(tf.cast(variable.value, tf.int64) + moved, variable.dtype))
+            else:  # without a single record there is nothing new to know
+                new = tf.where(scale > 0, tf.cast(value, variable.dtype), variable.value)
+                variable.assign(new)
 
     # ------------------------------------------------------------------------------------------ state
 
@@ -304,6 +308,20 @@ def step_result(total: np.ndarray[Any, Any], *, finite: bool = True) -> StepResu
         draining=round(float(total[DRAIN])),
         finite=finite and bool(np.isfinite(total[LOSS])),
     )
+
+
+def _is_whole(variable: Any) -> bool:
+    return not tf.as_dtype(variable.dtype).is_floating
+
+
+def _part(variable: Any, value: Any, share: Any) -> Any:
+    """What this part of a batch adds to a variable that is averaged. Of whole numbers the change travels: a
+    large one would be rounded on the way."""
+    kind = _kind(variable)
+    moved = value
+    if _is_whole(variable):
+        moved = tf.cast(value, tf.int64) - tf.cast(variable.value, tf.int64)
+    return tf.cast(moved, kind) * tf.cast(share, kind)
 
 
 def _kind(variable: Any) -> Any:

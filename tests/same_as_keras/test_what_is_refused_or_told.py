@@ -149,3 +149,76 @@ def test_whoever_wants_to_can_train_on():
     trainer = train(loss=divided_by_zero, on_nan=OnNan.CONTINUE)
     assert not step(trainer).finite
     assert np.isnan(trainer.model.trainable_variables[0].numpy()).any()
+
+
+def test_outputs_that_are_no_batches_are_passed_on():
+    class Several(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.last = keras.layers.Dense(kinds.CLASSES)
+
+        def call(self, inputs, training=None):
+            outputs = self.last(inputs)
+            return outputs, None, tf.reduce_mean(outputs)
+
+    def loss(labels, predictions):
+        return kinds.loss(labels, predictions[0]) + 0.01 * predictions[2]
+
+    assert step(train(Several, loss)).finite
+
+
+def test_a_loss_that_takes_one_size_only_is_taken_for_a_mean_and_that_is_told():
+    def fixed(labels, predictions):
+        return tf.reshape(kinds.loss(labels, predictions), [BATCH])
+
+    trainer = train(loss=fixed)
+    assert any("could not be tried" in text for text in trainer.notices)
+    assert step(trainer).finite
+
+
+class Counting(keras.Model):
+    """Whole numbers that a float32 cannot hold, one of which counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = keras.layers.Dense(kinds.CLASSES)
+        self.norm = keras.layers.BatchNormalization()
+        self.key = self.add_weight(shape=(), dtype="int64", initializer="zeros", trainable=False)
+        self.seen = self.add_weight(shape=(), dtype="int64", initializer="zeros", trainable=False)
+        self.begun = self.add_weight(shape=(), dtype="bool", initializer="zeros", trainable=False)
+
+    def call(self, inputs, training=None):
+        self.seen.assign_add(1)
+        self.begun.assign(True)
+        return self.last(self.norm(inputs))
+
+
+def test_whole_numbers_stay_what_they_are():
+    trainer = train(Counting)
+    trainer.model.key.assign(2**40 + 1)
+    trainer.model.seen.assign(2**40)
+    for number in range(3):
+        step(trainer, number)
+    assert int(trainer.model.key) == 2**40 + 1
+    assert int(trainer.model.seen) == 2**40 + 3
+    assert bool(trainer.model.begun.numpy())
+
+
+def test_a_step_without_a_record_teaches_batch_normalisation_nothing():
+    trainer = train(Counting)
+    before = trainer.model.norm.moving_variance.numpy()
+    trainer.step([], 0, 0, BATCH, switch=False, stop=False)
+    np.testing.assert_array_equal(trainer.model.norm.moving_variance.numpy(), before)
+
+
+def test_leaving_updates_out_does_not_keep_the_scale_of_the_loss_from_falling():
+    def scaled():
+        return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=2.0**127)
+
+    def large(labels, predictions):
+        return 1000 * kinds.loss(labels, predictions)
+
+    trainer = train(loss=large, optimizer=scaled, on_nan=OnNan.SKIP)
+    for number in range(20):
+        assert step(trainer, number).finite
+    assert int(trainer.optimizer.iterations) > 0

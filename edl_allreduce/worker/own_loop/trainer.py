@@ -19,7 +19,10 @@ from edl_allreduce.worker.own_loop.state import State
 from edl_allreduce.worker.own_loop.turns import Again, Applied, Brought, Handover, Mean, Offer, Save, Saved
 from edl_allreduce.worker.pipeline import MicroBatch, StepData
 from edl_allreduce.worker.ring import BROKEN, Ring, broken
-from edl_allreduce.worker.trainer import WEIGHT, Contribution, StepResult, step_result
+from edl_allreduce.worker.trainer import LOSS, WEIGHT, Contribution, StepResult, step_result
+
+GIVEN = LOSS + 1
+"""One slot more in the control vector: records whose loss is known."""
 
 
 class Indices:
@@ -118,13 +121,14 @@ class Reducer:
         self, own: Contribution, *, switch: bool, stop: bool, drain: bool
     ) -> tuple[list[Any], StepResult]:
         records = float(own.records)
-        given = own.loss is not None
-        value = tf.convert_to_tensor(own.loss if given else float("nan"))
-        loss = tf.cast(value, tf.float32) * records if own.records else 0.0
-        control = tf.stack([float(switch), float(stop), float(drain), records, loss])
+        given = records if own.loss is not None else 0.0
+        loss = tf.cast(tf.convert_to_tensor(own.loss), tf.float32) * given if given else 0.0
+        control = tf.stack([float(switch), float(stop), float(drain), records, loss, given])
         mean, total = self._sum(own.tensors, tf.constant(records), control)
-        result = step_result(total.numpy())
-        return list(mean), result if given else replace(result, finite=True)
+        total = total.numpy()
+        # Not every rank need have a loss to tell; what all of them know is the sum.
+        known = float(total[LOSS] / total[GIVEN]) if total[GIVEN] else float("nan")
+        return list(mean), replace(step_result(total), loss=known)
 
     def _graph(self, tensors: list[Any], records: Any, control: Any) -> tuple[list[Any], Any]:
         # Without a record of its own a worker may bring NaN; it must not count at all.
