@@ -33,6 +33,7 @@ from edl_allreduce.spec import Command, JobType, parse_job, to_argv
 from edl_allreduce.spec.job import jobs_root
 from edl_allreduce.spec.words import did_you_mean
 
+MARK = "EDL_MASTER_MARK"
 ADDRESS = "job.json"
 EVENTS = "events.jsonl"
 RESULT = "result.msgpack"
@@ -59,6 +60,8 @@ class Address(msgspec.Struct, frozen=True):
     """Of the job, as its workers read them; relative paths count from `cwd`."""
     certificate: str = ""
     """With one the master speaks TLS (jobs on Kubernetes)."""
+    mark: str = ""
+    """In the environment of all workers that this master started, and of nobody else."""
 
 
 class KnownJob(Protocol):
@@ -271,15 +274,15 @@ def token_for(master: str, job_dir: str = "") -> str:
     return ""
 
 
-def workers_of(token: str) -> list[int]:
-    """Processes of this user that were started as workers of the job with this token."""
-    mark = f"EDL_JOB_TOKEN={token}".encode()
+def workers_of(mark: str) -> list[int]:
+    """Processes that the master with this mark started, and that outlived it."""
+    wanted = f"{MARK}={mark}".encode()
     found = []
-    for entry in Path("/proc").iterdir():
+    for entry in Path("/proc").iterdir() if mark else ():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
         except OSError:  # it ended, or is somebody else's
             continue

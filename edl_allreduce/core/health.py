@@ -58,28 +58,36 @@ def heard_of(pulses: Mapping[str, Pulse], now: float, deadlines: Deadlines) -> s
     return {uid for uid, pulse in pulses.items() if now - pulse.heard <= 2 * deadlines.heartbeat}
 
 
+def deaf(pulses: Mapping[str, Pulse], now: float, deadlines: Deadlines, holders: frozenset[str]) -> bool:
+    """Whether nobody is heard, or nobody of those who hold the model."""
+    heard = heard_of(pulses, now, deadlines)
+    return bool(pulses) and (not heard or bool(holders & pulses.keys() and not heard & holders))
+
+
 def judge(
     pulses: Mapping[str, Pulse],
     now: float,
     deadlines: Deadlines,
     usual_step: float,
     holders: frozenset[str] = frozenset(),
+    patience: float = 0.0,
 ) -> list[Verdict]:
     """Name every worker that is silent, or for whose part of a step the others wait too long.
 
     Whoever hears nobody doubts itself first: then it is the network, or this very machine. The same where
-    only workers are heard that do not hold the model (`holders` do): those who do are given up last.
+    only workers are heard that do not hold the model (`holders` do): those who do are given up last, after
+    `patience`.
     """
     verdicts = []
     heard = heard_of(pulses, now, deadlines)
-    doubtful = not heard or not heard & holders
+    doubtful = deaf(pulses, now, deadlines, holders)
     waiting = [p.begun for p in pulses.values() if p.activity is Activity.REDUCING]
     for uid, pulse in pulses.items():
         quiet = now - pulse.heard
         preparing = pulse.activity is Activity.PREPARING
         limit = deadlines.silent_import if preparing else deadlines.silent
         if doubtful and (uid in holders or not heard):
-            limit = max(limit, deadlines.reunion)
+            limit = max(limit, deadlines.reunion, patience)
         if quiet > limit:
             verdicts.append(
                 Verdict(uid, False, f"sent no heartbeat for {quiet:.1f} s (frozen, or its network is cut)")

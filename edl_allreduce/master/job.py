@@ -34,6 +34,7 @@ from edl_allreduce.rpc import messages
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
+TELL_WAITING_SECONDS = 1.0
 LAST_EVENTS = 200
 HANG_UP = None
 SHOWN_REASON = 300
@@ -189,6 +190,8 @@ class Job:
         self._events: list[messages.EventRecord] = []
         self._serial = 0
         self._waiting_for = ""
+        self._waiting_since = 0.0
+        self._told_waiting = ""
         self._reforms: list[messages.Reformed] = []
         self._metrics: dict[int, dict[str, float]] = {}
         """By the step of the evaluation."""
@@ -299,7 +302,9 @@ class Job:
         uid = hello.seat.uid
         self._links += 1
         peer = Peer(hello, self._links)
-        self._ids[uid] = hello.seat.worker_id
+        peer.outbox.put_nowait(messages.Welcome())
+        for seat in (hello.seat, *(hello.plan.members if hello.plan is not None else ())):
+            self._ids.setdefault(seat.uid, seat.worker_id)  # also those who will never be heard
         before = self._peers.get(uid)
         self._peers[uid] = peer
         if before is not None:  # it is back before the end of its last connection was noticed
@@ -323,8 +328,13 @@ class Job:
                 peer.link,
             )
         )
+        # What was ordered may have been lost with its last connection.
+        if self._stopping and self._phase is not Phase.FINISHING:
+            peer.outbox.put_nowait(messages.Stop(self._stopping))
+        if slot is not None and slot.draining:
+            peer.outbox.put_nowait(messages.Drain())
         if self._phase is Phase.FINISHING and uid == self._exporter:
-            peer.outbox.put_nowait(messages.Export())  # the order may have been lost with its connection
+            peer.outbox.put_nowait(messages.Export())
         elif self._phase is Phase.FINISHING and not self._exporter:
             self._export_next()
         reader = asyncio.create_task(self._read(uid, peer, requests))
@@ -553,7 +563,7 @@ class Job:
             self._perform(action)
         waiting = self._state.waiting_for
         if waiting != self._waiting_for:
-            self._waiting_for = waiting
+            self._waiting_for, self._waiting_since = waiting, clock.now()
             if waiting:
                 log.debug("waiting: %s", waiting)
         if self._stopping and self._phase is not Phase.FINISHING and not self._has_model():
@@ -595,7 +605,7 @@ class Job:
         if uid in self._gone:
             return
         self._gone.add(uid)
-        peer, worker_id = self._peers.get(uid), self._ids[uid]
+        peer, worker_id = self._peers.get(uid), self._ids.get(uid, -1)
         self._tell_of_start(worker_id, "evict", f"worker {worker_id} {reason}")
         if peer is not None:
             peer.outbox.put_nowait(messages.Evicted(reason))
@@ -622,15 +632,26 @@ class Job:
         else:
             self._end(Phase.FAILED, "every worker that had the final model was lost before it was written")
 
+    def _tell_waiting(self, now: float) -> None:
+        """A training that stands still for more than a moment says why where people look later, too."""
+        if self._phase is not Phase.WAITING or self._waiting_for in ("", self._told_waiting):
+            return
+        if self._state.plan is not None and now - self._waiting_since > TELL_WAITING_SECONDS:
+            self._told_waiting = self._waiting_for
+            self._tell("waiting", self._waiting_for)
+
     def _watch_export(self, now: float) -> None:
         """Nobody waits for ever for a worker that lost its connection with the result in its hands."""
         if self._phase is not Phase.FINISHING or self._exporter in self._peers:
             return
-        deadlines = self.options.deadlines
-        if now - self._exporter_left <= (deadlines.silent if self._finishers else deadlines.reunion):
+        others = any(uid in self._peers for uid in self._finishers)
+        limit = self.options.deadlines.silent if others else self._state.options.patience
+        if now - self._exporter_left <= limit:
             return
-        if not self._exporter:
-            self._finishers = []  # none of them came back
+        if others and self._exporter:
+            self._finishers.append(self._exporter)  # it may come back
+        elif not others:
+            self._finishers = []
         self._export_next()
 
     def _exported(self, path: str, error: str) -> None:
@@ -806,21 +827,25 @@ class Job:
             before = clock.now()
             await asyncio.sleep(TICK_SECONDS)
             now = clock.now()
-            if now - before > self.options.deadlines.heartbeat:
+            if now - before > max(self.options.deadlines.heartbeat, 5 * TICK_SECONDS):
                 continue  # this process was held up itself: hear what waits before anybody is called silent
             pulses = {uid: peer.pulse for uid, peer in self._peers.items()}
-            deaf = bool(pulses) and not health.heard_of(pulses, now, self.options.deadlines)
+            holders = frozenset(uid for uid, m in self._state.members.items() if m.has_state)
+            deaf = health.deaf(pulses, now, self.options.deadlines, holders)
             if self._deaf and not deaf:  # those whose heartbeats come a moment later get as long again
                 for peer in self._peers.values():
                     peer.pulse = replace(peer.pulse, heard=now)
                 pulses = {uid: peer.pulse for uid, peer in self._peers.items()}
             self._deaf = deaf
-            holders = frozenset(uid for uid, m in self._state.members.items() if m.has_state)
-            for verdict in health.judge(pulses, now, self.options.deadlines, self._usual_step(), holders):
+            patience = self._state.options.patience
+            for verdict in health.judge(
+                pulses, now, self.options.deadlines, self._usual_step(), holders, patience
+            ):
                 cause = Cause.STUCK if verdict.stuck else Cause.SILENT
                 self._evict(verdict.uid, cause, verdict.reason)
             self._handle(membership.Tick(self._usual_step()))
             self._watch_export(now)
+            self._tell_waiting(now)
             self._reconcile()
 
     def _later(self, effect: Coroutine[Any, Any, None]) -> None:

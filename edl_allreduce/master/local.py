@@ -24,6 +24,7 @@ from edl_allreduce.cluster.manual import ManualCluster
 from edl_allreduce.cluster.pinned import pin
 from edl_allreduce.cluster.registry import (
     EVENTS,
+    MARK,
     MASTER_LOG,
     Address,
     LocalJobFiles,
@@ -118,6 +119,7 @@ class LocalJob:
         self.directory = job_directory(spec)
         self._files = LocalJobFiles(self.directory)
         self._flags = to_argv(dataclasses.replace(spec, bind=LOOPBACK, port=0), "worker")
+        self._mark = secrets.token_hex(16)
         self._earlier = self._files.abandoned()
         kept = self._earlier.token if self._earlier is not None and spec.num_workers == 0 else ""
         # Workers that were started by hand know the token of a master that was killed.
@@ -200,7 +202,7 @@ class LocalJob:
         """
         if self._earlier is None or self.spec.num_workers == 0:
             return
-        orphans = workers_of(self._earlier.token)
+        orphans = workers_of(self._earlier.mark)
         if not orphans:
             return
         log.warning(
@@ -215,13 +217,13 @@ class LocalJob:
                     os.kill(pid, number)
             while orphans and clock.now() < deadline:
                 await asyncio.sleep(ORPHAN_SECONDS)
-                orphans = workers_of(self._earlier.token)
+                orphans = workers_of(self._earlier.mark)
             number, deadline = signal.SIGKILL, clock.now() + ORPHAN_SECONDS
 
     def _cluster(self) -> Cluster:
         if self.spec.num_workers == 0:
             return ManualCluster()
-        environment = {TOKEN: self.token, **pin(self.spec, self.directory)}
+        environment = {TOKEN: self.token, MARK: self._mark, **pin(self.spec, self.directory)}
         return LocalCluster(self._worker_argv, self.directory / "logs", environment)
 
     @property
@@ -264,6 +266,7 @@ class LocalJob:
             started=clock.wall(),
             cwd=str(Path.cwd()),
             flags=self._flags,
+            mark=self._mark,
         )
         self._files.register(address)
 

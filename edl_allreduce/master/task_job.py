@@ -11,9 +11,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from edl_allreduce import clock
 from edl_allreduce.cluster.base import Cluster
 from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.progress import Place
+from edl_allreduce.core.relaunch import Cause
 from edl_allreduce.core.tasks import TaskQueue
 from edl_allreduce.master.job import FINAL, Job, JobOptions, Peer, Phase
 from edl_allreduce.rpc import messages
@@ -56,6 +58,8 @@ class TaskJob(Job):
         self._waiting: set[str] = set()
         """Ready workers that have no task."""
         self._concluder = ""
+        self._away: dict[str, float] = {}
+        """Since when workers have no connection."""
 
     # ------------------------------------------------------------------------------------------ hearing
 
@@ -85,7 +89,16 @@ class TaskJob(Job):
                 self._phase = Phase.WORKING
             case membership.Draining(uid):
                 self._waiting.discard(uid)
-            case membership.Lost(uid) | membership.Away(uid):
+            case membership.Hello(seat):  # back over another connection: what it had was lost with the last
+                self._away.pop(seat.uid, None)
+                self._lost(seat.uid)
+            case membership.Tick():
+                self._evict_overdue()
+            case membership.Away(uid):
+                self._away[uid] = clock.now()
+                self._lost(uid)
+            case membership.Lost(uid):
+                self._away.pop(uid, None)
                 self._lost(uid)
             case membership.Stopping():
                 self._end(Phase.STOPPED, self._stopping)
@@ -124,6 +137,13 @@ class TaskJob(Job):
         if slot is None or not slot.draining:
             self._waiting.add(uid)
         self._give_out()
+
+    def _evict_overdue(self) -> None:
+        """Who lost its connection and does not come back makes room for another."""
+        limit = self.options.deadlines.silent_import
+        for uid in [uid for uid, since in self._away.items() if clock.now() - since > limit]:
+            del self._away[uid]
+            self._evict(uid, Cause.SILENT, f"is gone: it did not come back within {limit:.0f} s")
 
     def _lost(self, uid: str) -> None:
         self._waiting.discard(uid)

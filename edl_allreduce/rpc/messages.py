@@ -232,6 +232,10 @@ FromWorker = (
 # ------------------------------------------------------------------------------------ master to worker
 
 
+class Welcome(_Message, frozen=True):
+    """The answer to every hello that is accepted: somebody is there."""
+
+
 class NewPlan(_Message, frozen=True):
     """The ring of the next generation. Without `abort` the switch is at a step boundary."""
 
@@ -298,7 +302,9 @@ class Evicted(_Message, frozen=True):
     reason: str
 
 
-FromMaster = DoTask | Conclude | NewPlan | AbortRing | KvEntry | Stop | Drain | Export | Release | Evicted
+FromMaster = (
+    Welcome | DoTask | Conclude | NewPlan | AbortRing | KvEntry | Stop | Drain | Export | Release | Evicted
+)
 
 # ----------------------------------------------------------------------------------- commands to master
 

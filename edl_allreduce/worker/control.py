@@ -125,6 +125,8 @@ class Control:
         self._doomed = 0
         self._stop = False
         self._draining = False
+        self._exports = False
+        """The order to write the result was handed on."""
         self._exported: messages.Exported | None = None
         """Said again after a reconnect: nobody else can say it."""
         self._lost_at: float | None = None
@@ -150,17 +152,18 @@ class Control:
     # ---------------------------------------------------------------------- for the training thread
 
     def send(self, message: messages.FromWorker) -> None:
-        if isinstance(message, messages.Exported):
-            self._exported = message
-        stream = self._stream
-        if stream is not None:
-            stream.send(message)
+        with self._changed:  # a worker that introduces itself anew says it right after that
+            if isinstance(message, messages.Exported):
+                self._exported = message
+            if self._stream is not None:
+                self._stream.send(message)
 
     def ready(self, message: messages.Ready) -> None:
-        self._ready = message
-        self._has_state = message.has_state
         self.progress.activity = Activity.IDLE
-        self.send(message)
+        with self._changed:
+            self._ready = message
+            self._has_state = message.has_state
+            self.send(message)
 
     def entering(self, plan: Plan, place: Place | None) -> bool:
         """Say that this worker goes into the ring of `plan`; False when that ring is doomed already.
@@ -191,20 +194,23 @@ class Control:
 
     def joined(self, generation: int, step: int, position: int) -> None:
         """Say that the ring stands and that all agree on the state."""
-        self._joined = self._has_state = True
-        self.send(messages.Joined(generation, step, position))
+        with self._changed:
+            self._joined = self._has_state = True
+            self.send(messages.Joined(generation, step, position))
 
     def left(self, step: int, reason: str) -> None:
         """Say that this worker is out of its ring before its time and waits."""
-        plan = self._outside(step)
-        if plan is not None:
-            self._gave_up = plan.generation
-            self.send(messages.Out(plan.generation, step, reason))
+        with self._changed:
+            plan = self._outside(step)
+            if plan is not None:
+                self._gave_up = plan.generation
+                self.send(messages.Out(plan.generation, step, reason))
 
     def declined(self, plan: Plan, step: int) -> None:
         """Say that this worker will not come to the ring of `plan`: it was called off before it entered."""
-        self._gave_up = max(self._gave_up, plan.generation)
-        self.send(messages.Out(plan.generation, step, "called off before it entered"))
+        with self._changed:
+            self._gave_up = max(self._gave_up, plan.generation)
+            self.send(messages.Out(plan.generation, step, "called off before it entered"))
 
     def switching(self, step: int) -> None:
         """The ring ended at a voted boundary: the next plan is on its way or here, unless a worker without
@@ -234,14 +240,14 @@ class Control:
         return newer or self._doomed >= generation or self._last is not None
 
     def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None:
-        self._done = True
-        if self._plan is not None:
-            last = self.progress
-            self.send(
-                messages.Done(
-                    self._plan.generation, step, stopped, last.position, last.loss, failure, warning
+        last = self.progress
+        with self._changed:
+            self._done = True
+            if self._plan is not None:
+                generation = self._plan.generation
+                self.send(
+                    messages.Done(generation, step, stopped, last.position, last.loss, failure, warning)
                 )
-            )
 
     def vote(self, generation: int) -> tuple[bool, bool]:
         """Whether this ring should end here (the next one is at hand, or the master is gone for good), and
@@ -285,6 +291,7 @@ class Control:
             assert order is not None
             if isinstance(order, messages.Export):
                 self._last = None
+                self._exports = True
             return order
 
     def _pending(self, generation: int) -> Order | None:
@@ -361,7 +368,8 @@ class Control:
             except MasterUnreachable as error:
                 self._tell(messages.Evicted(str(error)))
                 return
-            self._stream = None
+            with self._changed:
+                self._stream = None
             if self._closed or (self._last is not None and not isinstance(self._last, messages.Export)):
                 return
             if self._lost_at is None:
@@ -385,7 +393,7 @@ class Control:
             version=__version__,
             plan=plan,
             step=self.progress.step,
-            done=self._done,
+            done=self._done and plan is self._plan,
             joined=self._joined and plan is self._plan,
             has_state=self._has_state,
             generation=self._newest.plan.generation if self._newest is not None else 0,
@@ -416,6 +424,8 @@ class Control:
                 self._stop = True
             case messages.Drain():
                 self.drain()
+            case messages.Export() if self._exports:
+                pass  # said again after a reconnect: what comes of it is said again, too
             case messages.Export() | messages.Release() | messages.Evicted():
                 self._tell(message)
 

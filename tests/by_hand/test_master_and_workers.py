@@ -109,7 +109,7 @@ def test_a_job_with_too_few_workers_can_be_stopped_and_keeps_what_was_trained(st
     )
     workers = [start_worker(job, number, port) for number in range(2)]
     job.wait_for("drain", "worker 0 wants to leave, but nobody is ready to take over", again=True)
-    job.wait_for("abort", again=True)
+    job.wait_for("waiting", "1 of at least 2 workers remain", again=True)
     job.process.send_signal(signal.SIGINT)
     assert job.wait() == 130, job.story()
     verdict = job.audit()

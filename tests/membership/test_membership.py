@@ -285,10 +285,12 @@ def test_below_the_minimum_the_ring_is_held_until_somebody_comes() -> None:
     assert machine.ring == "bc"
     machine.join("bc")
     assert machine.lose("b") == (Abort(2, ("c",), "worker 1 was killed"),)
-    assert machine.state.waiting_for == "1 of at least 2 workers remain"
+    assert machine.state.waiting_for == "1 of at least 2 workers remain (worker 1 was killed)"
     machine.tell(Out("c", 2, 8, "aborted"), Hello(seat("d")))
     assert machine.wait(10_000) == ()
-    assert machine.state.waiting_for == "1 of at least 2 workers remain; worker 3 prepares"
+    assert machine.state.waiting_for == (
+        "1 of at least 2 workers remain (worker 1 was killed); worker 3 prepares"
+    )
     assert machine.tell(Ready("d")) == (Publish(plan(3, "cd"), True, "worker 1 was killed"),)
 
 
@@ -307,7 +309,7 @@ def test_a_job_that_is_to_stop_does_not_wait_for_the_minimum() -> None:
     machine = training("ab", minimum=2)
     machine.lose("a")
     machine.tell(Out("b", 1, 8, "aborted"))
-    assert machine.state.waiting_for == "1 of at least 2 workers remain"
+    assert machine.state.waiting_for == "1 of at least 2 workers remain (worker 0 was killed)"
     assert machine.tell(Stopping()) == (Publish(plan(2, "b"), True, "worker 0 was killed"),)
 
 

@@ -89,7 +89,10 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
         case Out(_, generation, step, reason) if _current(state, member, generation):
             moved = state.moved or (member.joined and step >= member.step + PROOF)
             state, member = _progressed(replace(state, moved=moved), member, step)
-            state = _with(state, replace(member, standing=Standing.WAITING, since=now, step=step))
+            out = replace(
+                member, standing=Standing.WAITING, since=now, step=step, entered=False, joined=False
+            )
+            state = _with(state, out)
             if state.broken_since is None:
                 # After a loss or an abort it only tells what is known.
                 news = bool(reason) and not state.losses and state.aborted != generation
@@ -142,7 +145,8 @@ def _hello(state: State, event: Hello, now: float) -> tuple[State, tuple[Action,
     if seat.uid in state.gone:
         return state, (Evict(seat.uid, "it was given up; a new worker takes its place"),)
     state = replace(state, generation=max(state.generation, event.generation))
-    if all(m.away is not None for m in state.members.values()):
+    here = [m for m in state.members.values() if m.away is None]
+    if not here or (any(m.has_state for m in state.members.values()) and not any(m.has_state for m in here)):
         state = replace(state, heard_since=now)
     known = state.members.get(seat.uid)
     draining = known is not None and known.draining
@@ -175,7 +179,8 @@ def _hello(state: State, event: Hello, now: float) -> tuple[State, tuple[Action,
         # Its ring is no more, or it has not heard the current plan and maybe never will. Or it connects: what
         # the others told it about their addresses was lost with its stream, so that ring cannot complete.
         order = Abort(plan.generation, (seat.uid,), "the ring went on without it")
-        return _with(state, outside), (*evictions, order)
+        # The network broke that ring, none of its members.
+        return _with(replace(state, moved=True), outside), (*evictions, order)
     member = replace(
         _seated(seat, plan, now),
         standing=Standing.DONE if event.done else Standing.RING,
@@ -341,7 +346,7 @@ def _absence(state: State, member: Member) -> float:
     heard = [m for m in state.members.values() if m.away is None and not m.expected]
     alone = member.standing is Standing.RING and _on_its_own(state)
     if alone or not heard or (member.has_state and not any(m.has_state for m in heard)):
-        return max(deadlines.reunion, state.options.master_grace + 2 * deadlines.silent)
+        return state.options.patience
     return deadlines.silent_import if member.standing is Standing.PREPARING else deadlines.silent
 
 
@@ -407,7 +412,8 @@ def _replace_ring(
     if len(seats) >= minimum:
         return _publish(state, seats, True, "; ".join(state.losses) or "the ring broke", now)
     state, order = _order_abort(state, inside, "; ".join(state.losses))
-    state, _ = _wait(state, f"{len(seats)} of at least {minimum} workers remain{_preparing(state)}")
+    why = f" ({'; '.join(state.losses)})" if state.losses else ""
+    state, _ = _wait(state, f"{len(seats)} of at least {minimum} workers remain{why}{_preparing(state)}")
     return state, order
 
 

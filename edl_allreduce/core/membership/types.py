@@ -8,6 +8,9 @@ from enum import Enum
 
 from edl_allreduce.core.deadlines import Deadlines
 
+KEEPALIVE_SECONDS = 20.0
+"""After so long both ends of a connection know that nothing passes any more."""
+
 # ---------------------------------------------------------------------------------------------- state
 
 
@@ -92,6 +95,12 @@ class Options:
     """A restarted master plans nothing before this time: the old ring may still report. 0: no restart."""
     master_grace: float = 60.0
     """How long a worker trains on without a master before it ends by itself."""
+
+    @property
+    def patience(self) -> float:
+        """How long those are waited for who hold the only model, or when nobody is heard: until they ended by
+        themselves, even if they noticed late that their connection was gone."""
+        return max(self.deadlines.reunion, self.master_grace + 2 * self.deadlines.silent + KEEPALIVE_SECONDS)
 
 
 @dataclass(frozen=True)
