@@ -506,12 +506,6 @@ class Job:
         if self._first is None:
             self._first = self._place
 
-    def _is_a_loss(self, uid: str) -> bool:
-        plan, member = self._state.plan, self._state.members.get(uid)
-        return (
-            plan is not None and plan.rank_of(uid) is not None and member is not None and not member.draining
-        )
-
     def _ring_stands(self) -> bool:
         """Whether anybody can make a step: in the ring of the plan, or in the one before it."""
         ring = self._state.alive()
@@ -555,9 +549,10 @@ class Job:
     def _handle(self, event: membership.Event) -> None:
         if self._phase in FINAL:
             return
-        if isinstance(event, membership.Lost):
-            self._losses += self._is_a_loss(event.uid)
+        before = {m.seat.uid for m in self._state.alive() if not m.draining}
         self._state, actions = machine.handle(self._state, event, clock.now())
+        here = {uid for uid, m in self._state.members.items() if m.standing is not Standing.ABSENT}
+        self._losses += len(before - here)
         self._trained = self._trained.turn(self._ring_stands(), clock.now())
         for action in actions:
             self._perform(action)

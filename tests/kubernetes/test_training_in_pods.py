@@ -68,7 +68,7 @@ def test_a_killed_master_is_followed_by_one_that_takes_over(job, cluster, namesp
     printed = followed.said()
     assert "generation 1: workers 0, because" in printed and "Stopped: " in printed
     assert "generation 2" not in printed, "it saw nothing of the other job"
-    assert "other · " in top.said()
+    assert "other: Training" in top.said()
     assert other.audit().clean
     job.ends_well()
 

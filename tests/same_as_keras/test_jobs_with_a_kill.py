@@ -87,7 +87,7 @@ def test_batch_normalisation_of_a_subclassed_model_learns_its_averages(train, tm
 
 def saved(directory: Path) -> dict[str, np.ndarray]:
     """The newest checkpoint's variables by their names."""
-    loaded = checkpoint.newest(directory)
+    loaded, _ = checkpoint.newest(directory)
     assert loaded is not None
     variables = [*loaded.contents.model, *loaded.contents.optimizer]
     return {v.path: array for v, array in zip(variables, loaded.arrays, strict=True)}

@@ -185,7 +185,7 @@ def test_a_place_that_cannot_be_written_is_refused_with_the_cure(tmp_path, flags
     for directory in (in_the_way, in_the_way / "below"):
         assert cli.main(["train", *flags, f"--job_dir={directory}"]) == 2
         said = capsys.readouterr().err
-        assert "cannot keep its files there" in said and "--job_dir=DIR" in said
+        assert f"--job_dir={directory} cannot be written" in said and "choose another" in said
 
 
 def test_a_log_file_that_cannot_be_written_is_refused(tmp_path, flags, capsys):
