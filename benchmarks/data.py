@@ -30,8 +30,8 @@ from edl_allreduce.data.writing import Format, write_columns
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf  # after the variable that keeps it quiet
 
-from edl_allreduce.worker.pipeline import Parser, Pipeline
-from edl_allreduce.worker.zoo import Mode
+from edl_allreduce.worker.keras.pipeline import Parser, Pipeline
+from edl_allreduce.worker.keras.zoo import Mode
 
 FILES = 8
 PEER = "tf.data"

@@ -26,7 +26,7 @@ from edl_allreduce.errors import JobFailed, UsageError
 from edl_allreduce.rpc.client import command
 from edl_allreduce.rpc.messages import Ask, Command, EventRecord, JobStatus, Scale, StopJob
 from edl_allreduce.spec import JobSpec, parse_job, to_argv
-from edl_allreduce.worker.preflight import check_local_job
+from edl_allreduce.worker.start.preflight import check_local_job
 
 __all__ = ["EventRecord", "Job", "JobFailed", "Status", "attach", "submit"]
 

@@ -20,7 +20,7 @@ from edl_allreduce.master.job import Phase, Result
 from edl_allreduce.master.local import LocalJob, configure_logging
 from edl_allreduce.rpc.messages import JobStatus
 from edl_allreduce.spec import parse_job
-from edl_allreduce.worker.audit import audit
+from edl_allreduce.worker.loop.diary import audit
 
 WORKERS = 3
 MINIBATCH = 32

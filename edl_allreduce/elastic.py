@@ -13,6 +13,6 @@
 The same script runs alone (`python my_train.py`) and under horovodrun.
 """
 
-from edl_allreduce.worker.own_loop.job import ElasticJob, Step, join
+from edl_allreduce.worker.script.job import ElasticJob, Step, join
 
 __all__ = ["ElasticJob", "Step", "join"]

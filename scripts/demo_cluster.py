@@ -28,7 +28,7 @@ from edl_allreduce.core.health import Activity
 from edl_allreduce.errors import EdlError
 from edl_allreduce.master.display import render
 from edl_allreduce.rpc.messages import EventRecord, JobStatus
-from edl_allreduce.worker.audit import audit
+from edl_allreduce.worker.loop.diary import audit
 from kubelab.cluster import Cluster, guard
 from kubelab.errors import KubelabError
 from kubelab.images import BUSYBOX

@@ -48,8 +48,8 @@ def ours() -> Side:
     """The sum of a training step, with the control vector that rides along."""
     import tensorflow as tf
 
-    from edl_allreduce.worker.ring import FixedRing
-    from edl_allreduce.worker.trainer import Traced
+    from edl_allreduce.worker.keras.trainer import Traced
+    from edl_allreduce.worker.ring.horovod import FixedRing
 
     _one_thread()
     ring = FixedRing()

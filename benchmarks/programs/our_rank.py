@@ -10,7 +10,7 @@ from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership.types import Seat
 from edl_allreduce.rpc import messages
 from edl_allreduce.worker.control import Control
-from edl_allreduce.worker.ring import HorovodRing
+from edl_allreduce.worker.ring.horovod import HorovodRing
 
 DEADLINES = Deadlines(60.0)
 

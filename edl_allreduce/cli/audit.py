@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     )
     arguments = parser.read(argv)
     directory = arguments.audit_dir or _directory_of(arguments)
-    from edl_allreduce.worker.audit import audit
+    from edl_allreduce.worker.loop.diary import audit
 
     verdict = audit(directory)
     if arguments.output == "json":

@@ -43,8 +43,8 @@ def _run(command: Command, argv: Sequence[str]) -> int:
     if spec.distribution_strategy is Strategy.LOCAL:
         if spec.detach:
             raise UsageError("--detach needs a master; leave --distribution_strategy=Local out.")
-        return load("edl_allreduce.worker.single:run_single")(spec)
-    load("edl_allreduce.worker.preflight:check_local_job")(spec)
+        return load("edl_allreduce.worker.start.local:run_single")(spec)
+    load("edl_allreduce.worker.start.preflight:check_local_job")(spec)
     if spec.detach:
         return _detach(spec, command)
     return load("edl_allreduce.master.local:run_local_job")(spec, _judge)
@@ -67,7 +67,7 @@ def _detach(spec: JobSpec, command: Command) -> int:
 
 def _judge(directory: str) -> str:
     """The audit in one line, for the summary of a job that is over."""
-    from edl_allreduce.worker.audit import audit
+    from edl_allreduce.worker.loop.diary import audit
 
     size = sum(path.stat().st_size for path in Path(directory).glob("worker-*.jsonl"))
     if size > AUDITED_BYTES:

@@ -17,7 +17,7 @@ from edl_allreduce.core.audit import Verdict
 from edl_allreduce.rpc.messages import EventRecord
 from edl_allreduce.testing import faults as fault_module
 from edl_allreduce.testing.faults import Fault
-from edl_allreduce.worker.audit import audit
+from edl_allreduce.worker.loop.diary import audit
 
 POLL_SECONDS = 0.05
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from edl_allreduce.errors import MasterUnreachable
 from edl_allreduce.rpc import messages
 from edl_allreduce.rpc.client import WorkerStream
 from edl_allreduce.version import __version__
-from edl_allreduce.worker.store import LoopbackStore
+from edl_allreduce.worker.ring.store import LoopbackStore
 from edl_allreduce.worker.threads import supervised
 
 log = logging.getLogger(__name__)

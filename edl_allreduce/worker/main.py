@@ -16,16 +16,17 @@ from edl_allreduce.errors import CheckpointError, DataError, EdlError, ModelErro
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec, JobType, parse_job
 from edl_allreduce.testing import faults
-from edl_allreduce.worker import failure, pinned_imports, signals
-from edl_allreduce.worker.by_hand import complete, told_everything
 from edl_allreduce.worker.control import LAST_WORDS_SECONDS, Control
-from edl_allreduce.worker.heavy import import_tensorflow
-from edl_allreduce.worker.launching import become, connect
-from edl_allreduce.worker.network import interface_of
-from edl_allreduce.worker.static import find_launcher, run_static, static_job
+from edl_allreduce.worker.keras import pinned_imports
+from edl_allreduce.worker.start import failure, signals
+from edl_allreduce.worker.start.by_hand import complete, told_everything
+from edl_allreduce.worker.start.launcher import find_launcher, launched_job, run_static
+from edl_allreduce.worker.start.launching import become, connect
+from edl_allreduce.worker.start.network import interface_of
+from edl_allreduce.worker.start.tensorflow_import import import_tensorflow
 
 if TYPE_CHECKING:
-    from edl_allreduce.worker.engine import Engine
+    from edl_allreduce.worker.loop.engine import Engine
 
 log = logging.getLogger("edl_allreduce.worker")
 
@@ -52,7 +53,7 @@ def start(argv: list[str]) -> int:
     """Find out who leads: a master, or a launcher's fixed ring."""
     parsed = parse_job("worker", argv)
     launcher = None if parsed.spec.master_addr else find_launcher()
-    configure_logging(parsed.spec if launcher is None else static_job(parsed, launcher))
+    configure_logging(parsed.spec if launcher is None else launched_job(parsed, launcher))
     for notice in parsed.notices:
         log.warning("%s", notice)
     if parsed.spec.master_addr:
@@ -67,12 +68,12 @@ def start(argv: list[str]) -> int:
             "`horovodrun -np 2 python -m edl_allreduce.worker.main …`, or one process with "
             "`elasticdl train --distribution_strategy=Local …`."
         )
-    return run_static(static_job(parsed, launcher), launcher)
+    return run_static(launched_job(parsed, launcher), launcher)
 
 
 def check_places(spec: JobSpec) -> None:
     """Imported late, since NumPy starts threads: signals must be blocked before."""
-    from edl_allreduce.worker import preflight
+    from edl_allreduce.worker.start import preflight
 
     preflight.check_places(spec)
 
@@ -118,8 +119,8 @@ def run(spec: JobSpec) -> int:
         # Everything heavy is imported here, so that signals and the master's stream are served meanwhile.
         try:
             import_tensorflow()
-            from edl_allreduce.worker import pulled
-            from edl_allreduce.worker.session import Ending, prepare
+            from edl_allreduce.worker.start import tasks as pulled
+            from edl_allreduce.worker.start.session import Ending, prepare
         except Exception as error:
             raise failure.cannot_load(error) from error
         for path in pinned_imports.install():

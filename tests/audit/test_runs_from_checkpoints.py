@@ -9,7 +9,7 @@ import pytest
 from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Manifest, Start, judge
 from edl_allreduce.errors import UsageError
 from edl_allreduce.rpc import messages
-from edl_allreduce.worker.audit import Diary, audit, write_manifest
+from edl_allreduce.worker.loop.diary import Diary, audit, write_manifest
 
 DATASET = 40
 BATCH = 4

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from edl_allreduce.errors import CheckpointError, UsageError
 from edl_allreduce.rpc.messages import WARNING, Checkpointed, Note
-from edl_allreduce.worker import checkpoint
-from edl_allreduce.worker.checkpoint import Checkpoints, Course, Variable
-from edl_allreduce.worker.journal import Journal
+from edl_allreduce.worker.checkpoint import files as checkpoint
+from edl_allreduce.worker.checkpoint.files import Checkpoints, Course, Variable
+from edl_allreduce.worker.loop.journal import Journal
 
 COURSE = Course("digits", seed=0, shuffle=True, records=600, fingerprint="f" * 16)
 

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from edl_allreduce.rpc import messages
-from edl_allreduce.worker.export import Written, write_model, write_pass
-from edl_allreduce.worker.summaries import Summaries
+from edl_allreduce.worker.keras.export import Written, write_model, write_pass
+from edl_allreduce.worker.keras.summaries import Summaries
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def runners(monkeypatch, tmp_path):
 
     for target in (
         "edl_allreduce.master.local:run_local_job",
-        "edl_allreduce.worker.single:run_single",
+        "edl_allreduce.worker.start.local:run_single",
         "edl_allreduce.cluster.submit:submit",
     ):
         stand_in(target)

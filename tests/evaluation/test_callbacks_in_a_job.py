@@ -9,7 +9,7 @@ import pytest
 
 from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.spec import parse_job
-from edl_allreduce.worker.audit import audit
+from edl_allreduce.worker.loop.diary import audit
 
 pytestmark = pytest.mark.training
 
@@ -35,8 +35,8 @@ def run(tmp_path, digits):
     """Train with these callbacks; the engine tells how far it came."""
 
     def train(name: str, callbacks: str, **flags):
-        from edl_allreduce.worker.ring import SoloRing
-        from edl_allreduce.worker.single import assemble
+        from edl_allreduce.worker.ring.horovod import SoloRing
+        from edl_allreduce.worker.start.local import assemble
         from edl_allreduce.worker.unled import Unled
 
         (tmp_path / f"{name}.py").write_text(MODEL.format(zoo=str(ZOO), callbacks=callbacks))

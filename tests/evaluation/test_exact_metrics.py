@@ -13,8 +13,8 @@ from edl_allreduce.core.schedule import Span, share
 from edl_allreduce.data import Metadata
 from edl_allreduce.errors import BadRecord, DataError, ModelError
 from edl_allreduce.rpc.messages import BadRecords
-from edl_allreduce.worker.evaluation import Evaluator
-from edl_allreduce.worker.zoo import ModelDefinition
+from edl_allreduce.worker.keras.evaluation import Evaluator
+from edl_allreduce.worker.keras.zoo import ModelDefinition
 
 RECORDS = 331
 CHUNK = 16

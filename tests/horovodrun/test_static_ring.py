@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from edl_allreduce.worker.audit import audit
-from edl_allreduce.worker.static import Launcher, find_launcher
+from edl_allreduce.worker.loop.diary import audit
+from edl_allreduce.worker.start.launcher import Launcher, find_launcher
 
 
 @pytest.mark.training

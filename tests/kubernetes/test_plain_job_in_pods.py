@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from edl_allreduce.core.audit import Verdict
-from edl_allreduce.worker.audit import audit
+from edl_allreduce.worker.loop.diary import audit
 from tests.kubernetes.training import IMAGE, RECORDS, ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.training, pytest.mark.timeout(600)]

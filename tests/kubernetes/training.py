@@ -19,7 +19,7 @@ import numpy as np
 
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.core.audit import Verdict
-from edl_allreduce.worker.audit import audit
+from edl_allreduce.worker.loop.diary import audit
 from kubelab import eventually
 from kubelab.cluster import Cluster
 from kubelab.errors import ApiError

@@ -12,7 +12,7 @@ import pytest
 
 from edl_allreduce.core.course import DIGEST, differences
 from edl_allreduce.spec import JobSpec
-from edl_allreduce.worker import fingerprint, zoo
+from edl_allreduce.worker.keras import fingerprint, zoo
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edl_allreduce.errors import DataError, UsageError
-from edl_allreduce.worker.predictions import PredictionFiles
+from edl_allreduce.worker.keras.predictions import PredictionFiles
 
 
 def write_two(files: PredictionFiles, value: float = 0.0) -> None:

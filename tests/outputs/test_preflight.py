@@ -14,8 +14,8 @@ from edl_allreduce.core.audit import Manifest
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import parse_job
 from edl_allreduce.worker import disk
-from edl_allreduce.worker.audit import write_manifest
-from edl_allreduce.worker.preflight import check_local_job
+from edl_allreduce.worker.loop.diary import write_manifest
+from edl_allreduce.worker.start.preflight import check_local_job
 
 MODEL = """
 def custom_model(): ...
@@ -220,7 +220,9 @@ def test_whoever_runs_the_job_says_it_before_anything_begins(job, program, envir
 
 def test_nothing_heavy_is_imported_for_that():
     heavy = ("tensorflow", "keras", "grpc")
-    code = f"import sys, edl_allreduce.worker.preflight; print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        f"import sys, edl_allreduce.worker.start.preflight; print([m for m in {heavy} if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -14,7 +14,7 @@ import pytest
 from edl_allreduce.cluster import pinned
 from edl_allreduce.errors import ModelError
 from edl_allreduce.spec import JobSpec
-from edl_allreduce.worker import pinned_imports, zoo
+from edl_allreduce.worker.keras import pinned_imports, zoo
 
 CONTRACT = """
 def loss(labels, predictions): return 0.0

@@ -12,8 +12,8 @@ import pytest
 
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.testing.jobs import RunningJob
-from edl_allreduce.worker.checkpoint import Checkpoints, Course
-from edl_allreduce.worker.journal import Journal
+from edl_allreduce.worker.checkpoint.files import Checkpoints, Course
+from edl_allreduce.worker.loop.journal import Journal
 
 ZOO = Path(__file__).resolve().parents[2] / "model_zoo"
 RECORDS = 401

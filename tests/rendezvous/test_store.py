@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from edl_allreduce.rpc import messages
-from edl_allreduce.worker.store import GONE, NOT_THERE, LoopbackStore
+from edl_allreduce.worker.ring.store import GONE, NOT_THERE, LoopbackStore
 
 
 @pytest.fixture

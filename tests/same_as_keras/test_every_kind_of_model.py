@@ -19,11 +19,11 @@ import tensorflow as tf
 
 from edl_allreduce.core.schedule import Span, share
 from edl_allreduce.data import open_source
-from edl_allreduce.worker.evaluation import Evaluator
-from edl_allreduce.worker.pipeline import MicroBatch
-from edl_allreduce.worker.ring import SoloRing
-from edl_allreduce.worker.trainer import Trainer
-from edl_allreduce.worker.zoo import ModelDefinition
+from edl_allreduce.worker.keras.evaluation import Evaluator
+from edl_allreduce.worker.keras.pipeline import MicroBatch
+from edl_allreduce.worker.keras.trainer import Trainer
+from edl_allreduce.worker.keras.zoo import ModelDefinition
+from edl_allreduce.worker.ring.horovod import SoloRing
 from tests.same_as_keras import kinds
 
 pytestmark = pytest.mark.training

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from edl_allreduce.errors import ModelError, NotFinite
 from edl_allreduce.spec import OnNan
-from edl_allreduce.worker.pipeline import MicroBatch
-from edl_allreduce.worker.ring import SoloRing
-from edl_allreduce.worker.trainer import Trainer
-from edl_allreduce.worker.zoo import ModelDefinition
+from edl_allreduce.worker.keras.pipeline import MicroBatch
+from edl_allreduce.worker.keras.trainer import Trainer
+from edl_allreduce.worker.keras.zoo import ModelDefinition
+from edl_allreduce.worker.ring.horovod import SoloRing
 from tests.same_as_keras import kinds
 
 pytestmark = pytest.mark.training

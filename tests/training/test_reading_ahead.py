@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from edl_allreduce.worker.pipeline import Ahead
+from edl_allreduce.worker.keras.pipeline import Ahead
 
 
 def counted(made: list[int], reached: threading.Semaphore, most: int = 100):

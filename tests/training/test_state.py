@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_allreduce.worker.arrays import read_arrays
+from edl_allreduce.worker.keras.arrays import read_arrays
 
 pytestmark = pytest.mark.training
 

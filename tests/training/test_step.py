@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import pytest
 
-from edl_allreduce.worker.pipeline import MicroBatch
-from edl_allreduce.worker.ring import SoloRing
-from edl_allreduce.worker.trainer import Trainer
-from edl_allreduce.worker.zoo import ModelDefinition
+from edl_allreduce.worker.keras.pipeline import MicroBatch
+from edl_allreduce.worker.keras.trainer import Trainer
+from edl_allreduce.worker.keras.zoo import ModelDefinition
+from edl_allreduce.worker.ring.horovod import SoloRing
 
 pytestmark = pytest.mark.training
 

@@ -14,11 +14,11 @@ import pytest
 import tensorflow as tf
 
 from edl_allreduce.data import open_source
-from edl_allreduce.worker import trainer as trainers
-from edl_allreduce.worker.evaluation import Evaluator
-from edl_allreduce.worker.pipeline import MicroBatch, Parser
-from edl_allreduce.worker.ring import SoloRing
-from edl_allreduce.worker.zoo import Mode, ModelDefinition
+from edl_allreduce.worker.keras import trainer as trainers
+from edl_allreduce.worker.keras.evaluation import Evaluator
+from edl_allreduce.worker.keras.pipeline import MicroBatch, Parser
+from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
+from edl_allreduce.worker.ring.horovod import SoloRing
 
 pytestmark = pytest.mark.training
 
@@ -108,7 +108,7 @@ def test_our_own_code_is_not_rewritten_when_the_step_is_traced(batch, caplog):
 def test_what_only_slows_the_start_down_is_not_imported_and_stays_importable():
     code = """
 import gc, sys
-from edl_allreduce.worker.heavy import import_tensorflow
+from edl_allreduce.worker.start.tensorflow_import import import_tensorflow
 import_tensorflow()
 assert "keras" in sys.modules and "tensorflow" in sys.modules
 assert "sklearn" not in sys.modules

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from edl_allreduce.errors import ModelError
-from edl_allreduce.worker.callbacks import (
+from edl_allreduce.worker.keras.callbacks import (
     Callbacks,
     LearningRateScheduler,
     MaxStepsStopping,
     SavedModelExporter,
 )
-from edl_allreduce.worker.journal import Journal, decode, encode
+from edl_allreduce.worker.loop.journal import Journal, decode, encode
 
 
 class Model:

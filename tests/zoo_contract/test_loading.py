@@ -10,7 +10,7 @@ import pytest
 
 from edl_allreduce.errors import ModelError
 from edl_allreduce.spec import JobSpec
-from edl_allreduce.worker.zoo import Mode, load_definition
+from edl_allreduce.worker.keras.zoo import Mode, load_definition
 
 GOOD = """
 def custom_model(): return "model"
@@ -139,6 +139,6 @@ def test_what_does_not_fit_is_named_with_file_function_and_signature(load, sourc
 
 
 def test_every_flag_of_the_contract_is_a_flag_of_the_job():
-    from edl_allreduce.worker.zoo import CONTRACT
+    from edl_allreduce.worker.keras.zoo import CONTRACT
 
     assert set(CONTRACT) <= set(JobSpec.__dataclass_fields__)

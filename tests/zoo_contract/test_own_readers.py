@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edl_allreduce.errors import DataError, ModelError
-from edl_allreduce.worker.reader import open_custom
+from edl_allreduce.worker.keras.reader import open_custom
 
 
 class Reader:

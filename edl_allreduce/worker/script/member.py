@@ -14,13 +14,13 @@ from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.errors import UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec
-from edl_allreduce.worker import failure
 from edl_allreduce.worker.control import LAST_WORDS_SECONDS, Control
-from edl_allreduce.worker.engine import ElasticRing, Orders
-from edl_allreduce.worker.launching import connect
-from edl_allreduce.worker.network import interface_of
-from edl_allreduce.worker.ring import FixedRing, HorovodRing, SoloRing
-from edl_allreduce.worker.static import find_launcher, fixed_plan, fixed_ring
+from edl_allreduce.worker.loop.engine import ElasticRing, Orders
+from edl_allreduce.worker.ring.horovod import FixedRing, HorovodRing, SoloRing
+from edl_allreduce.worker.start import failure
+from edl_allreduce.worker.start.launcher import find_launcher, fixed_plan, fixed_ring
+from edl_allreduce.worker.start.launching import connect
+from edl_allreduce.worker.start.network import interface_of
 from edl_allreduce.worker.unled import Unled
 
 log = logging.getLogger("edl_allreduce.elastic")

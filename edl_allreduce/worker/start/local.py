@@ -16,18 +16,20 @@ from edl_allreduce.core import stories
 from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.errors import EdlError
 from edl_allreduce.spec import JobSpec, JobType
-from edl_allreduce.worker import signals
-from edl_allreduce.worker.heavy import import_tensorflow
+from edl_allreduce.worker.start import signals
+from edl_allreduce.worker.start.tensorflow_import import import_tensorflow
 from edl_allreduce.worker.unled import Unled
 
 if TYPE_CHECKING:
-    from edl_allreduce.worker.engine import ElasticRing, Engine
+    from edl_allreduce.worker.loop.engine import ElasticRing, Engine
 
 
 def run_single(spec: JobSpec) -> int:
     """Train here and now; returns the exit code."""
     signals.block()
-    from edl_allreduce.worker.preflight import check_local_job  # NumPy's threads must not get the signals
+    from edl_allreduce.worker.start.preflight import (
+        check_local_job,  # NumPy's threads must not get the signals
+    )
 
     check_local_job(spec)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -48,7 +50,7 @@ def run_single(spec: JobSpec) -> int:
 def _run(spec: JobSpec) -> int:
     if spec.job_type in (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY):
         import_tensorflow()
-        from edl_allreduce.worker import pulled
+        from edl_allreduce.worker.start import tasks as pulled
 
         pulled.run_alone(spec)
         return 0
@@ -56,7 +58,7 @@ def _run(spec: JobSpec) -> int:
     signals.on_termination(control.drain)
     # TensorFlow comes after the signals are blocked, so that its threads do not get them.
     import_tensorflow()
-    from edl_allreduce.worker.ring import SoloRing
+    from edl_allreduce.worker.ring.horovod import SoloRing
 
     engine = assemble(spec, control, SoloRing())
     engine.run()
@@ -65,11 +67,11 @@ def _run(spec: JobSpec) -> int:
 
 def assemble(spec: JobSpec, control: Unled, ring: ElasticRing, *, passes: bool = False) -> Engine:
     """A worker that is ready to train where no master leads; `passes`: keep the model of each epoch."""
-    from edl_allreduce.worker import session
-    from edl_allreduce.worker.audit import Diary
-    from edl_allreduce.worker.engine import Engine
-    from edl_allreduce.worker.export import write_pass
-    from edl_allreduce.worker.summaries import Summaries
+    from edl_allreduce.worker.keras.export import write_pass
+    from edl_allreduce.worker.keras.summaries import Summaries
+    from edl_allreduce.worker.loop.diary import Diary
+    from edl_allreduce.worker.loop.engine import Engine
+    from edl_allreduce.worker.start import session
 
     session.set_threads(spec)
     source, schedule = session.open_training_data(spec)

@@ -16,11 +16,11 @@ from edl_allreduce.errors import DataError, ModelError, UsageError
 from edl_allreduce.spec import JobSpec, JobType, Strategy, job_directory
 from edl_allreduce.spec.params import parse_params, split_model_def
 from edl_allreduce.spec.words import did_you_mean
-from edl_allreduce.worker.audit import refuse_other_job
-from edl_allreduce.worker.checkpoint import CONTENTS, nothing_to_begin_with, versions
+from edl_allreduce.worker.checkpoint.files import CONTENTS, nothing_to_begin_with, versions
 from edl_allreduce.worker.disk import try_directory, try_file
-from edl_allreduce.worker.predictions import refuse_others
-from edl_allreduce.worker.zoo import CONTRACT, check_file
+from edl_allreduce.worker.keras.predictions import refuse_others
+from edl_allreduce.worker.keras.zoo import CONTRACT, check_file
+from edl_allreduce.worker.loop.diary import refuse_other_job
 
 TRAINING = (JobType.TRAINING_ONLY, JobType.TRAINING_WITH_EVALUATION)
 DYNAMIC = frozenset({"eval", "exec", "globals", "locals", "setattr", "vars"})

@@ -22,21 +22,21 @@ from edl_allreduce.errors import BadRecord, DataError, EdlError, ModelError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import ElasticBatch, JobSpec, MixedPrecision, job_directory
 from edl_allreduce.spec.params import parse_params
-from edl_allreduce.worker import fingerprint
-from edl_allreduce.worker.audit import Diary
-from edl_allreduce.worker.callbacks import Callbacks
-from edl_allreduce.worker.checkpoint import Checkpoints, Course, load_for_init
+from edl_allreduce.worker.checkpoint.files import Checkpoints, Course, load_for_init
 from edl_allreduce.worker.control import Control
-from edl_allreduce.worker.engine import Ending, Engine, Orders, Settings
-from edl_allreduce.worker.evaluation import Evaluator
-from edl_allreduce.worker.export import Written, write_model, write_pass
-from edl_allreduce.worker.pipeline import MicroBatch, Parser, Pipeline, check_data, read_all
-from edl_allreduce.worker.reader import open_custom
-from edl_allreduce.worker.ring import HorovodRing, Ring
-from edl_allreduce.worker.static_job import PASSES
-from edl_allreduce.worker.summaries import Summaries
-from edl_allreduce.worker.trainer import Trainer
-from edl_allreduce.worker.zoo import Mode, ModelDefinition, load_definition
+from edl_allreduce.worker.keras import fingerprint
+from edl_allreduce.worker.keras.callbacks import Callbacks
+from edl_allreduce.worker.keras.evaluation import Evaluator
+from edl_allreduce.worker.keras.export import Written, write_model, write_pass
+from edl_allreduce.worker.keras.pipeline import MicroBatch, Parser, Pipeline, check_data, read_all
+from edl_allreduce.worker.keras.reader import open_custom
+from edl_allreduce.worker.keras.summaries import Summaries
+from edl_allreduce.worker.keras.trainer import Trainer
+from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition, load_definition
+from edl_allreduce.worker.loop.diary import Diary
+from edl_allreduce.worker.loop.engine import Ending, Engine, Orders, Settings
+from edl_allreduce.worker.ring.horovod import HorovodRing, Ring
+from edl_allreduce.worker.start.kubernetes_job import PASSES
 
 __all__ = ["Ending", "prepare"]
 
@@ -98,7 +98,7 @@ def tell_notices(trainer: Trainer, orders: Orders) -> None:
 
 
 def pass_writer(trainer: Trainer) -> functools.partial[None] | None:
-    """A plain Job keeps the model of each epoch (`static_job`)."""
+    """A plain Job keeps the model of each epoch (`kubernetes_job`)."""
     directory = os.environ.get(PASSES, "")
     return functools.partial(write_pass, trainer.model, directory) if directory else None
 

@@ -14,8 +14,8 @@ from edl_allreduce.core.membership.types import Seat
 from edl_allreduce.errors import SetupError
 from edl_allreduce.spec import JobSpec, to_argv
 from edl_allreduce.worker.control import Control
-from edl_allreduce.worker.network import address_towards
-from edl_allreduce.worker.signals import TERMINATION
+from edl_allreduce.worker.start.network import address_towards
+from edl_allreduce.worker.start.signals import TERMINATION
 
 TOKEN = "EDL_JOB_TOKEN"
 CERTIFICATE = "EDL_MASTER_CERTIFICATE"

@@ -25,18 +25,18 @@ from edl_allreduce.errors import BadRecord, NotFinite, RingBroken
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import OnNan
 from edl_allreduce.testing import faults
-from edl_allreduce.worker import journal as journals
-from edl_allreduce.worker.audit import Diary
-from edl_allreduce.worker.callbacks import Callbacks
-from edl_allreduce.worker.checkpoint import Checkpoints
+from edl_allreduce.worker.checkpoint.files import Checkpoints
 from edl_allreduce.worker.control import Leave, MasterGone, Order, Place, Progress
-from edl_allreduce.worker.evaluation import Evaluator, shown
-from edl_allreduce.worker.export import Written
-from edl_allreduce.worker.journal import Journal
-from edl_allreduce.worker.pipeline import MicroBatch, StepData, bad_records
-from edl_allreduce.worker.ring import Ring
-from edl_allreduce.worker.summaries import Summaries
-from edl_allreduce.worker.trainer import Contribution, StepResult
+from edl_allreduce.worker.keras.callbacks import Callbacks
+from edl_allreduce.worker.keras.evaluation import Evaluator, shown
+from edl_allreduce.worker.keras.export import Written
+from edl_allreduce.worker.keras.pipeline import MicroBatch, StepData, bad_records
+from edl_allreduce.worker.keras.summaries import Summaries
+from edl_allreduce.worker.keras.trainer import Contribution, StepResult
+from edl_allreduce.worker.loop import journal as journals
+from edl_allreduce.worker.loop.diary import Diary
+from edl_allreduce.worker.loop.journal import Journal
+from edl_allreduce.worker.ring.horovod import Ring
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import pytest
 
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import parse_job
-from edl_allreduce.worker import static_job
-from edl_allreduce.worker.static_job import find_place, settings_of
+from edl_allreduce.worker.start import kubernetes_job
+from edl_allreduce.worker.start.kubernetes_job import find_place, settings_of
 
 GUIDE = {
     "JOB_NAME": "paddle-cluster-job",
@@ -74,10 +74,10 @@ def test_an_address_of_tomorrow_is_written_in_brackets():
 def test_flags_are_passed_on_and_the_layout_of_the_guide_fills_the_rest():
     settings = settings_of(GUIDE)
     place = find_place([pod(f"10.0.0.{i}") for i in range(1, 4)], 3, "10.0.0.2")
-    flags = static_job.job_flags(settings, ["--model_def=a.b", "--num_epochs=10", "--output=/elsewhere"])
-    spec = parse_job("worker", static_job.worker_command(settings, place, flags)[2:]).spec
+    flags = kubernetes_job.job_flags(settings, ["--model_def=a.b", "--num_epochs=10", "--output=/elsewhere"])
+    spec = parse_job("worker", kubernetes_job.worker_command(settings, place, flags)[2:]).spec
     assert spec.training_data == "/home/jobpath/paddle-cluster-job/*/data/*"
     assert (spec.num_epochs, spec.output, spec.worker_id) == (10, "/elsewhere", 1)
     assert spec.master_addr == "10.0.0.1:7164"
-    master = parse_job("master", static_job.master_command(settings, flags)[2:]).spec
+    master = parse_job("master", kubernetes_job.master_command(settings, flags)[2:]).spec
     assert (master.num_workers, master.min_workers, master.port) == (0, 3, 7164)

@@ -1,4 +1,6 @@
-"""A plain Kubernetes Job instead of a master that makes pods: `python -m edl_allreduce.worker.static_job …`.
+"""A plain Kubernetes Job instead of a master that makes pods.
+
+`python -m edl_allreduce.worker.start.kubernetes_job …`
 
 The way of the Paddle guide, with its variables: all pods of the Job find each other through the API server,
 wait until every one of them runs, and rank themselves by their sorted addresses. Rank 0 serves the others.
@@ -32,9 +34,9 @@ from edl_allreduce import clock
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.errors import EdlError, SetupError, UsageError
-from edl_allreduce.worker import signals
+from edl_allreduce.worker.start import signals
 
-log = logging.getLogger("edl_allreduce.worker.static_job")
+log = logging.getLogger("edl_allreduce.worker.start.kubernetes_job")
 
 PASSES = "EDL_PASSES_DIR"
 """Where the one worker that has it writes the model after each epoch."""

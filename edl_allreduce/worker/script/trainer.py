@@ -13,13 +13,13 @@ import tensorflow as tf
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.schedule import Schedule, Span, share
 from edl_allreduce.errors import RingBroken
-from edl_allreduce.worker.engine import Engine
-from edl_allreduce.worker.export import Written
-from edl_allreduce.worker.own_loop.state import State
-from edl_allreduce.worker.own_loop.turns import Again, Applied, Brought, Handover, Mean, Offer, Save, Saved
-from edl_allreduce.worker.pipeline import MicroBatch, StepData
-from edl_allreduce.worker.ring import BROKEN, Ring, broken
-from edl_allreduce.worker.trainer import LOSS, WEIGHT, Contribution, StepResult, step_result
+from edl_allreduce.worker.keras.export import Written
+from edl_allreduce.worker.keras.pipeline import MicroBatch, StepData
+from edl_allreduce.worker.keras.trainer import LOSS, WEIGHT, Contribution, StepResult, step_result
+from edl_allreduce.worker.loop.engine import Engine
+from edl_allreduce.worker.ring.horovod import BROKEN, Ring, broken
+from edl_allreduce.worker.script.state import State
+from edl_allreduce.worker.script.turns import Again, Applied, Brought, Handover, Mean, Offer, Save, Saved
 
 GIVEN = LOSS + 1
 """One slot more in the control vector: records whose loss is known."""

@@ -21,15 +21,16 @@ from edl_allreduce.core.schedule import Order, Schedule, Span
 from edl_allreduce.errors import JobFailed, UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import ElasticBatch, JobSpec, parse_job
-from edl_allreduce.worker.audit import Diary
-from edl_allreduce.worker.checkpoint import Checkpoints, Course
-from edl_allreduce.worker.engine import Ending, Engine, Settings
-from edl_allreduce.worker.fingerprint import of_script
-from edl_allreduce.worker.launching import FLAGS
-from edl_allreduce.worker.own_loop.member import find_member
-from edl_allreduce.worker.own_loop.state import State, Value
-from edl_allreduce.worker.own_loop.trainer import Indices, Loop, Reducer
-from edl_allreduce.worker.own_loop.turns import (
+from edl_allreduce.worker.checkpoint.files import Checkpoints, Course
+from edl_allreduce.worker.keras.fingerprint import of_script
+from edl_allreduce.worker.keras.pipeline import MicroBatch
+from edl_allreduce.worker.keras.trainer import Contribution
+from edl_allreduce.worker.loop.diary import Diary
+from edl_allreduce.worker.loop.engine import Ending, Engine, Settings
+from edl_allreduce.worker.script.member import find_member
+from edl_allreduce.worker.script.state import State, Value
+from edl_allreduce.worker.script.trainer import Indices, Loop, Reducer
+from edl_allreduce.worker.script.turns import (
     Applied,
     Brought,
     Gone,
@@ -42,8 +43,7 @@ from edl_allreduce.worker.own_loop.turns import (
     Saved,
     StepAgain,
 )
-from edl_allreduce.worker.pipeline import MicroBatch
-from edl_allreduce.worker.trainer import Contribution
+from edl_allreduce.worker.start.launching import FLAGS
 
 log = logging.getLogger("edl_allreduce.elastic")
 

@@ -13,11 +13,11 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 OFFERED = {
-    "elasticdl.python.common.constants": "edl_allreduce.worker.compat.constants",
-    "elasticdl.python.common.log_utils": "edl_allreduce.worker.compat.log_utils",
-    "elasticdl.python.data.reader.data_reader": "edl_allreduce.worker.compat.data_reader",
-    "elasticdl.python.elasticdl.callbacks": "edl_allreduce.worker.callbacks",
-    "elasticdl.python.worker.prediction_outputs_processor": "edl_allreduce.worker.compat.prediction",
+    "elasticdl.python.common.constants": "edl_allreduce.worker.keras.compat.constants",
+    "elasticdl.python.common.log_utils": "edl_allreduce.worker.keras.compat.log_utils",
+    "elasticdl.python.data.reader.data_reader": "edl_allreduce.worker.keras.compat.data_reader",
+    "elasticdl.python.elasticdl.callbacks": "edl_allreduce.worker.keras.callbacks",
+    "elasticdl.python.worker.prediction_outputs_processor": "edl_allreduce.worker.keras.compat.prediction",
 }
 
 _PACKAGES = {name.rsplit(".", depth)[0] for name in OFFERED for depth in range(1, name.count(".") + 1)}

@@ -20,16 +20,17 @@ from edl_allreduce.errors import ModelError, UsageError
 from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec, JobType
 from edl_allreduce.testing import faults
-from edl_allreduce.worker import fingerprint, session
-from edl_allreduce.worker.checkpoint import Array, load_for_init
+from edl_allreduce.worker.checkpoint.files import Array, load_for_init
 from edl_allreduce.worker.control import Control, Leave, MasterGone
-from edl_allreduce.worker.engine import Ending
-from edl_allreduce.worker.evaluation import Evaluator
-from edl_allreduce.worker.launching import TOKEN
-from edl_allreduce.worker.pipeline import Parser, bad_records, read_all
-from edl_allreduce.worker.predictions import PredictionFiles
+from edl_allreduce.worker.keras import fingerprint
+from edl_allreduce.worker.keras.evaluation import Evaluator
+from edl_allreduce.worker.keras.pipeline import Parser, bad_records, read_all
+from edl_allreduce.worker.keras.predictions import PredictionFiles
+from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
+from edl_allreduce.worker.loop.engine import Ending
+from edl_allreduce.worker.start import session
+from edl_allreduce.worker.start.launching import TOKEN
 from edl_allreduce.worker.unled import Unled
-from edl_allreduce.worker.zoo import Mode, ModelDefinition
 
 log = logging.getLogger(__name__)
 

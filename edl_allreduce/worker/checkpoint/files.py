@@ -32,7 +32,7 @@ from edl_allreduce.rpc import messages
 from edl_allreduce.testing import faults
 from edl_allreduce.version import __version__
 from edl_allreduce.worker import disk
-from edl_allreduce.worker.journal import Journal
+from edl_allreduce.worker.loop.journal import Journal
 
 log = logging.getLogger(__name__)
 

@@ -20,12 +20,12 @@ import tensorflow as tf
 
 from edl_allreduce.errors import ModelError, NotFinite
 from edl_allreduce.spec import OnNan
-from edl_allreduce.worker import keras_rules
-from edl_allreduce.worker.arrays import read_arrays
-from edl_allreduce.worker.autograph import converted
-from edl_allreduce.worker.pipeline import MicroBatch
-from edl_allreduce.worker.ring import BROKEN, Ring, broken
-from edl_allreduce.worker.zoo import ModelDefinition
+from edl_allreduce.worker.keras import rules as keras_rules
+from edl_allreduce.worker.keras.arrays import read_arrays
+from edl_allreduce.worker.keras.autograph import converted
+from edl_allreduce.worker.keras.pipeline import MicroBatch
+from edl_allreduce.worker.keras.zoo import ModelDefinition
+from edl_allreduce.worker.ring.horovod import BROKEN, Ring, broken
 
 log = logging.getLogger(__name__)
 

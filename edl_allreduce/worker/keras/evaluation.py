@@ -22,10 +22,10 @@ import tensorflow as tf
 from edl_allreduce.data import Records, RecordSource, read_good
 from edl_allreduce.errors import DataError, ModelError
 from edl_allreduce.rpc import messages
-from edl_allreduce.worker import keras_rules
-from edl_allreduce.worker.autograph import converted
-from edl_allreduce.worker.pipeline import MicroBatch, Parser, bad_records, read_all
-from edl_allreduce.worker.zoo import Mode, ModelDefinition
+from edl_allreduce.worker.keras import rules as keras_rules
+from edl_allreduce.worker.keras.autograph import converted
+from edl_allreduce.worker.keras.pipeline import MicroBatch, Parser, bad_records, read_all
+from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 from edl_allreduce.cluster.pinned import OURS, digest
 from edl_allreduce.core.course import DIGEST
 from edl_allreduce.spec import JobSpec
-from edl_allreduce.worker.pinned_imports import PinnedLoader
+from edl_allreduce.worker.keras.pinned_imports import PinnedLoader
 
 SHORT = 16
 FLAGS = (

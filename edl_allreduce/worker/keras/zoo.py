@@ -17,7 +17,7 @@ from typing import Any
 from edl_allreduce.errors import EdlError, ModelError
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.spec.params import parse_params, split_model_def
-from edl_allreduce.worker import compat, pinned_imports
+from edl_allreduce.worker.keras import compat, pinned_imports
 
 
 class Mode(StrEnum):

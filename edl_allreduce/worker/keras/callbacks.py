@@ -14,7 +14,7 @@ import keras
 import msgspec
 
 from edl_allreduce.errors import ModelError
-from edl_allreduce.worker.journal import Journal
+from edl_allreduce.worker.loop.journal import Journal
 
 __all__ = ["LearningRateScheduler", "MaxStepsStopping", "SavedModelExporter"]
 

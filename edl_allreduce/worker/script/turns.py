@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from edl_allreduce.worker.engine import Ending
-from edl_allreduce.worker.pipeline import MicroBatch
+from edl_allreduce.worker.keras.pipeline import MicroBatch
+from edl_allreduce.worker.loop.engine import Ending
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from edl_allreduce.errors import UsageError
-from edl_allreduce.worker.arrays import read_arrays
+from edl_allreduce.worker.keras.arrays import read_arrays
 
 VALUES_BYTES = 64 * 1024
 """Room for plain values: they travel in one array of a size that all workers know beforehand."""

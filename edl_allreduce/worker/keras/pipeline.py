@@ -21,8 +21,8 @@ from edl_allreduce.core.schedule import Schedule, Span, micro_batches, share
 from edl_allreduce.data import Records, RecordSource, read_good
 from edl_allreduce.errors import BadRecord, DataError, ModelError
 from edl_allreduce.rpc import messages
-from edl_allreduce.worker.autograph import converted
-from edl_allreduce.worker.zoo import Mode
+from edl_allreduce.worker.keras.autograph import converted
+from edl_allreduce.worker.keras.zoo import Mode
 
 PREFETCH_STEPS = 4
 READ_STEPS = 2

@@ -18,7 +18,7 @@ from keras.src.backend.common.global_state import get_global_attribute
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from edl_allreduce.errors import ModelError
-from edl_allreduce.worker.pipeline import MicroBatch
+from edl_allreduce.worker.keras.pipeline import MicroBatch
 
 OVERRIDES = ("train_step", "compute_loss", "test_step", "make_train_function")
 """Methods of a model by which `fit` can be changed."""

@@ -13,8 +13,8 @@ from edl_allreduce.errors import EdlError, MasterUnreachable, UsageError
 from edl_allreduce.rpc.client import command
 from edl_allreduce.rpc.messages import Ask, JobStatus
 from edl_allreduce.spec import JobSpec, ParsedJob, parse_job
-from edl_allreduce.worker.launching import TOKEN
-from edl_allreduce.worker.signals import TERMINATION
+from edl_allreduce.worker.start.launching import TOKEN
+from edl_allreduce.worker.start.signals import TERMINATION
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec import JobSpec, ParsedJob
-from edl_allreduce.worker import signals
-from edl_allreduce.worker.heavy import import_tensorflow
+from edl_allreduce.worker.start import signals
+from edl_allreduce.worker.start.tensorflow_import import import_tensorflow
 from edl_allreduce.worker.unled import INTERRUPTED, Unled
 
 if TYPE_CHECKING:
-    from edl_allreduce.worker.ring import FixedRing
+    from edl_allreduce.worker.ring.horovod import FixedRing
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def find_launcher(environ: Mapping[str, str] = os.environ) -> Launcher | None:
     return None
 
 
-def static_job(parsed: ParsedJob, launcher: Launcher) -> JobSpec:
+def launched_job(parsed: ParsedJob, launcher: Launcher) -> JobSpec:
     """The job as this launcher runs it: as many workers as it started, unless the batch says otherwise."""
     for flag in ("model_def", "training_data"):
         if not getattr(parsed.spec, flag):
@@ -80,7 +80,7 @@ def fixed_plan(launcher: Launcher) -> Plan:
 
 def fixed_ring(launcher: Launcher) -> FixedRing:
     """The launcher's ring, if Horovod really sees it."""
-    from edl_allreduce.worker.ring import FixedRing
+    from edl_allreduce.worker.ring.horovod import FixedRing
 
     ring = FixedRing()
     if (ring.rank, ring.size) != (launcher.rank, launcher.size):
@@ -94,8 +94,8 @@ def fixed_ring(launcher: Launcher) -> FixedRing:
 
 
 def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
-    from edl_allreduce.worker.preflight import check_places
-    from edl_allreduce.worker.single import assemble
+    from edl_allreduce.worker.start.local import assemble
+    from edl_allreduce.worker.start.preflight import check_places
 
     check_places(spec)
     import_tensorflow()

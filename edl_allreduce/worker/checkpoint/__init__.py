@@ -1,0 +1,1 @@
+"""Checkpoints: files, and who writes them."""

@@ -1,0 +1,1 @@
+"""A Keras model file as the loop sees it."""

@@ -1,0 +1,1 @@
+"""The elastic loop: plans, rings, steps; no framework."""

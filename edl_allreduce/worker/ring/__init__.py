@@ -1,0 +1,1 @@
+"""Rings that sum tensors: alone, under a launcher, elastic."""
