@@ -28,10 +28,11 @@ from benchmarks import frame
 from benchmarks.contestants import peer_environment, peers_run_on
 from benchmarks.frame import BenchmarkFailed, Figure, Report, said
 from edl_allreduce import clock
-from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core import protocol
 from edl_allreduce.core.parts import Parts
+from edl_allreduce.core.protocol import Plan, Seat
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import UsageError
-from edl_allreduce.rpc import messages
 from edl_allreduce.rpc.server import MasterServer
 
 T = TypeVar("T")
@@ -167,7 +168,7 @@ class OurWorld:
     def __init__(self, directory: Path) -> None:
         self._token = secrets.token_hex(16)
         self._server = MasterServer(self._token, self._attend, self._answer)
-        self._outboxes: dict[str, asyncio.Queue[messages.FromMaster]] = {}
+        self._outboxes: dict[str, asyncio.Queue[protocol.FromMaster]] = {}
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._reached: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
         self._plan = Plan(0, ())
@@ -187,7 +188,7 @@ class OurWorld:
         self._plan = Plan(self._plan.generation + 1, members)
         began = clock.now()
         for seat in members:
-            self._outboxes[seat.uid].put_nowait(messages.NewPlan(self._plan, True, "the benchmark says so"))
+            self._outboxes[seat.uid].put_nowait(protocol.NewPlan(self._plan, True, "the benchmark says so"))
         latest = 0.0
         for _ in members:
             generation, now = await self._processes.within(
@@ -202,10 +203,10 @@ class OurWorld:
         await self._server.stop(None)  # type: ignore[arg-type]  # at once
 
     async def _attend(
-        self, requests: AsyncIterator[messages.FromWorker], address: str
-    ) -> AsyncIterator[messages.FromMaster]:
+        self, requests: AsyncIterator[protocol.FromWorker], address: str
+    ) -> AsyncIterator[protocol.FromMaster]:
         hello = await anext(requests)
-        assert isinstance(hello, messages.Hello)
+        assert isinstance(hello, protocol.Hello)
         outbox = self._outboxes[hello.seat.uid] = asyncio.Queue()
         reader = asyncio.create_task(self._read(hello.seat.uid, requests))
         try:
@@ -214,19 +215,19 @@ class OurWorld:
         finally:
             reader.cancel()
 
-    async def _read(self, uid: str, requests: AsyncIterator[messages.FromWorker]) -> None:
+    async def _read(self, uid: str, requests: AsyncIterator[protocol.FromWorker]) -> None:
         async for message in requests:
             match message:
-                case messages.Ready():
+                case protocol.Ready():
                     self._ready.put_nowait(uid)
-                case messages.KvPart(generation, key, number, of, part):
+                case protocol.KvPart(generation, key, number, of, part):
                     whole = self._parts.add(generation, key, number, of, part)
                     for seat in self._plan.members if whole is not None else ():
-                        self._outboxes[seat.uid].put_nowait(messages.KvEntry(generation, key, whole))
-                case messages.Note(generation, now):
+                        self._outboxes[seat.uid].put_nowait(protocol.KvEntry(generation, key, whole))
+                case protocol.Note(generation, now):
                     self._reached.put_nowait((int(generation), float(now)))
 
-    async def _answer(self, command: messages.Command) -> messages.JobStatus:
+    async def _answer(self, command: protocol.Command) -> JobStatus:
         raise UsageError("there is no job here")
 
 

@@ -22,9 +22,10 @@ from typing import Any
 from edl_allreduce import clock
 from edl_allreduce.cluster.detached import start
 from edl_allreduce.cluster.registry import LocalJobFiles, find_job, running_address
+from edl_allreduce.core.protocol import Ask, Command, Scale, StopJob
+from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import JobFailed, UsageError
 from edl_allreduce.rpc.client import command
-from edl_allreduce.rpc.messages import Ask, Command, EventRecord, JobStatus, Scale, StopJob
 from edl_allreduce.spec import JobSpec, parse_job, to_argv
 from edl_allreduce.worker.start.preflight import check_local_job
 

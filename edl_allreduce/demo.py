@@ -15,10 +15,10 @@ from rich.table import Table
 
 from edl_allreduce import clock, outside
 from edl_allreduce.core.health import Activity
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.master.display import can_draw
 from edl_allreduce.master.job import Phase, Result
 from edl_allreduce.master.local import LocalJob, configure_logging
-from edl_allreduce.rpc.messages import JobStatus
 from edl_allreduce.spec import parse_job
 from edl_allreduce.worker.loop.diary import audit
 

@@ -25,9 +25,9 @@ from edl_allreduce import outside
 from edl_allreduce.cli.status import current
 from edl_allreduce.cluster.kubernetes.remote import ClusterJob, find_job
 from edl_allreduce.core.health import Activity
+from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import EdlError
 from edl_allreduce.master.display import render
-from edl_allreduce.rpc.messages import EventRecord, JobStatus
 from edl_allreduce.worker.loop.diary import audit
 from kubelab.cluster import Cluster, guard
 from kubelab.errors import KubelabError

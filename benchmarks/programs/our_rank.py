@@ -6,9 +6,9 @@ import argparse
 import os
 
 from edl_allreduce import clock
+from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership.types import Seat
-from edl_allreduce.rpc import messages
+from edl_allreduce.core.protocol import Seat
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.ring.horovod import HorovodRing
 
@@ -26,9 +26,9 @@ def main() -> None:
     control.start()
     ring = HorovodRing(control.store.port, "lo", DEADLINES.collective)
     control.watch(ring)
-    control.ready(messages.Ready(0, False, "", 0, 0))
+    control.ready(protocol.Ready(0, False, "", 0, 0))
     generation = 0
-    while isinstance(order := control.next_order(generation), messages.NewPlan):
+    while isinstance(order := control.next_order(generation), protocol.NewPlan):
         if generation:
             ring.leave()
             control.switching(0)
@@ -36,7 +36,7 @@ def main() -> None:
         control.entering(order.plan, None)
         ring.join(order.plan, seat.uid)
         ring.gather([ring.rank])
-        control.send(messages.Note(str(generation), repr(clock.now())))
+        control.send(protocol.Note(str(generation), repr(clock.now())))
     os._exit(0)  # nobody waits for the others here
 
 

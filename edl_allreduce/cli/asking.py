@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from threading import Event
 
 from edl_allreduce.cluster.registry import KnownJob, find_job, running_address
-from edl_allreduce.rpc.messages import Ask, Command, JobStatus
+from edl_allreduce.core.protocol import Ask, Command
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.spec.words import Parser
 
 POLL_SECONDS = 0.2

@@ -13,10 +13,11 @@ from rich.text import Text
 from edl_allreduce import clock, outside
 from edl_allreduce.cli.events import print_new
 from edl_allreduce.cluster.kubernetes.remote import ENDED, ClusterJob, find_job
+from edl_allreduce.core.protocol import Ask
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import ClusterUnreachable, EdlError
 from edl_allreduce.master.display import can_draw, render
 from edl_allreduce.master.report import Told, next_line
-from edl_allreduce.rpc.messages import Ask, JobStatus
 from edl_allreduce.spec import JobSpec
 
 REFRESH_SECONDS = 0.5

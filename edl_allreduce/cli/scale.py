@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from edl_allreduce.cli.asking import ask, job_parser, meant
+from edl_allreduce.core.protocol import Scale
 from edl_allreduce.errors import UsageError
-from edl_allreduce.rpc.messages import Scale
 
 ABOUT = """\
 Change the number of workers of a running job. New workers prepare beside the others and join in one

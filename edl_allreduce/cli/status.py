@@ -14,8 +14,8 @@ from edl_allreduce import clock, outside
 from edl_allreduce.cli.asking import ask, job_parser, meant, while_running
 from edl_allreduce.cli.events import print_new
 from edl_allreduce.cluster.registry import KnownJob, LocalJobFiles, known_jobs, running_address
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import EdlError, MasterUnreachable
-from edl_allreduce.rpc.messages import JobStatus
 
 SHOWN_JOBS = 15
 

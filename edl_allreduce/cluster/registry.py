@@ -27,8 +27,8 @@ from typing import Protocol
 import msgspec
 
 from edl_allreduce import outside
+from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import JobFailed, UsageError
-from edl_allreduce.rpc.messages import EventRecord, JobStatus
 from edl_allreduce.spec import Command, JobType, parse_job, to_argv
 from edl_allreduce.spec.job import jobs_root
 from edl_allreduce.spec.words import did_you_mean

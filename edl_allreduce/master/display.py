@@ -16,8 +16,9 @@ from rich.text import Text
 
 from edl_allreduce import clock, outside
 from edl_allreduce.core.progress import duration
+from edl_allreduce.core.protocol import Evaluated
+from edl_allreduce.core.status import JobStatus, metrics_line
 from edl_allreduce.master import report
-from edl_allreduce.rpc.messages import Evaluated, JobStatus, metrics_line
 
 log = logging.getLogger(__name__)
 

@@ -29,13 +29,14 @@ from edl_allreduce.cluster.kubernetes.manifests import (
 )
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
+from edl_allreduce.core.protocol import Command
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import ClusterError, SetupError
 from edl_allreduce.master import report
 from edl_allreduce.master.display import Display
 from edl_allreduce.master.job import FINAL, Phase, Result
 from edl_allreduce.master.local import options_of
 from edl_allreduce.master.task_job import job_for
-from edl_allreduce.rpc.messages import Command, JobStatus
 from edl_allreduce.rpc.server import MasterServer, Tls
 from edl_allreduce.spec import JobSpec, to_argv
 
@@ -213,7 +214,7 @@ class ClusterMaster:
             self._file.write(self._memory)
 
     async def _answer(self, command: Command) -> JobStatus:
-        status = msgspec.structs.replace(await self.job.answer(command), flags=self._flags)
+        status = dataclasses.replace(await self.job.answer(command), flags=self._flags)
         if status.wanted != self._memory.wanted:
             self._memory.wanted = status.wanted
             self._file.write(self._memory)
@@ -231,14 +232,14 @@ class ClusterMaster:
     def _write_last_word(self) -> None:
         """For `elasticdl status` of a job that is over: Kubernetes keeps it with the pod."""
         status = self.job.status()
-        short = msgspec.structs.replace(
+        short = dataclasses.replace(
             status,
             events=[],
             workers=[],
             flags=[],
             loss=status.loss if status.loss == status.loss else 0.0,  # JSON knows no NaN
             reason=status.reason[: TERMINATION_BYTES // 2],
-            tally=msgspec.structs.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
+            tally=dataclasses.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
         )
         try:
             TERMINATION_LOG.write_bytes(msgspec.json.encode(short)[:TERMINATION_BYTES])

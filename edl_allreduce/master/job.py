@@ -19,7 +19,7 @@ import msgspec
 
 from edl_allreduce import clock, outside
 from edl_allreduce.cluster.base import Cluster, Ended
-from edl_allreduce.core import health, progress, relaunch, ring_words
+from edl_allreduce.core import health, progress, protocol, relaunch, ring_words
 from edl_allreduce.core.account import Account
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.deadlines import Deadlines
@@ -28,8 +28,8 @@ from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.membership.types import Standing
 from edl_allreduce.core.parts import Parts
 from edl_allreduce.core.relaunch import Cause
+from edl_allreduce.core.status import EventRecord, JobStatus, Tally, WorkerStatus, metrics_line
 from edl_allreduce.errors import UsageError
-from edl_allreduce.rpc import messages
 
 log = logging.getLogger(__name__)
 
@@ -80,12 +80,12 @@ class JobOptions:
 class Peer:
     """A connected worker."""
 
-    hello: messages.Hello
+    hello: protocol.Hello
     link: int
     """Counts connections, over all workers."""
-    outbox: asyncio.Queue[messages.FromMaster | None] = field(default_factory=asyncio.Queue)
+    outbox: asyncio.Queue[protocol.FromMaster | None] = field(default_factory=asyncio.Queue)
     pulse: health.Pulse = field(default_factory=lambda: health.Pulse(heard=clock.now()))
-    last: messages.Pulse | None = None
+    last: protocol.Pulse | None = None
     course: Course | None = None
     """What it would train, when it is ready and that is what the rest train."""
     joined_at: int | None = None
@@ -106,7 +106,7 @@ class _Slot:
     uid: str = ""
     refusal: str = ""
     """Why it may not take part."""
-    failed: messages.Failed | None = None
+    failed: protocol.Failed | None = None
     """What its code raised, in its own words."""
 
 
@@ -118,7 +118,7 @@ class Result:
     reason: str
     step: int
     path: str
-    reforms: list[messages.Reformed]
+    reforms: list[protocol.Reformed]
     reasons: dict[int, str]
     """Why each generation was planned."""
 
@@ -130,7 +130,7 @@ class Job:
         self,
         options: JobOptions,
         cluster: Cluster,
-        on_event: Callable[[messages.EventRecord], None] = lambda event: None,
+        on_event: Callable[[EventRecord], None] = lambda event: None,
     ) -> None:
         self.options = options
         self._cluster = cluster
@@ -187,12 +187,12 @@ class Job:
         self._finishers: list[str] = []
         self._path = ""
         self._began = clock.now()
-        self._events: list[messages.EventRecord] = []
+        self._events: list[EventRecord] = []
         self._serial = 0
         self._waiting_for = ""
         self._waiting_since = 0.0
         self._told_waiting = ""
-        self._reforms: list[messages.Reformed] = []
+        self._reforms: list[protocol.Reformed] = []
         self._metrics: dict[int, dict[str, float]] = {}
         """By the step of the evaluation."""
         self._reasons: dict[int, str] = {}
@@ -236,7 +236,7 @@ class Job:
         members = {m.seat.uid for m in self._state.alive()}
         if self._has_model():
             for uid, peer in self._peers.items():
-                message = messages.Stop(reason) if uid in members else messages.Release()
+                message = protocol.Stop(reason) if uid in members else protocol.Release()
                 peer.outbox.put_nowait(message)
         self._handle(membership.Stopping())
 
@@ -255,7 +255,7 @@ class Job:
             slot.draining = True
             peer = self._peers.get(slot.uid)
             if peer is not None:
-                peer.outbox.put_nowait(messages.Drain())
+                peer.outbox.put_nowait(protocol.Drain())
             else:
                 self._later(self._cluster.terminate(worker_id))
         self._reconcile()
@@ -277,32 +277,32 @@ class Job:
         if count < max(1, self.options.min_workers):
             raise UsageError(f"--num_workers={count}: the job needs at least {self.options.min_workers}")
 
-    async def answer(self, command: messages.Command) -> messages.JobStatus:
+    async def answer(self, command: protocol.Command) -> JobStatus:
         match command:
-            case messages.Scale(count):
+            case protocol.Scale(count):
                 self._check_scale(count)
                 self.scale(count)
-            case messages.StopJob(reason):
+            case protocol.StopJob(reason):
                 self.stop(reason)
         return self.status()
 
     # ------------------------------------------------------------------------------------ worker streams
 
     async def attend(
-        self, requests: AsyncIterator[messages.FromWorker], address: str
-    ) -> AsyncIterator[messages.FromMaster]:
+        self, requests: AsyncIterator[protocol.FromWorker], address: str
+    ) -> AsyncIterator[protocol.FromMaster]:
         """One worker's stream, from hello to the end of its process."""
         hello = await anext(requests, None)
-        if not isinstance(hello, messages.Hello):
+        if not isinstance(hello, protocol.Hello):
             return
         refusal = self._refusal(hello)
         if refusal:
-            yield messages.Evicted(refusal)
+            yield protocol.Evicted(refusal)
             return
         uid = hello.seat.uid
         self._links += 1
         peer = Peer(hello, self._links)
-        peer.outbox.put_nowait(messages.Welcome())
+        peer.outbox.put_nowait(protocol.Welcome())
         for seat in (hello.seat, *(hello.plan.members if hello.plan is not None else ())):
             self._ids.setdefault(seat.uid, seat.worker_id)  # also those who will never be heard
         before = self._peers.get(uid)
@@ -316,25 +316,14 @@ class Job:
         self._tell_of_start(
             hello.seat.worker_id, "hello", f"worker {hello.seat.worker_id} connected from {hello.seat.host}"
         )
-        self._handle(
-            membership.Hello(
-                hello.seat,
-                hello.plan,
-                hello.step,
-                hello.done,
-                hello.joined,
-                hello.has_state,
-                hello.generation,
-                peer.link,
-            )
-        )
+        self._handle(membership.Heard(uid, hello, peer.link))
         # What was ordered may have been lost with its last connection.
         if self._stopping and self._phase is not Phase.FINISHING:
-            peer.outbox.put_nowait(messages.Stop(self._stopping))
+            peer.outbox.put_nowait(protocol.Stop(self._stopping))
         if slot is not None and slot.draining:
-            peer.outbox.put_nowait(messages.Drain())
+            peer.outbox.put_nowait(protocol.Drain())
         if self._phase is Phase.FINISHING and uid == self._exporter:
-            peer.outbox.put_nowait(messages.Export())
+            peer.outbox.put_nowait(protocol.Export())
         elif self._phase is Phase.FINISHING and not self._exporter:
             self._export_next()
         reader = asyncio.create_task(self._read(uid, peer, requests))
@@ -345,11 +334,11 @@ class Job:
             reader.cancel()
             self._hung_up(uid, peer)
 
-    def _refusal(self, hello: messages.Hello) -> str:
-        if hello.protocol != messages.PROTOCOL:
+    def _refusal(self, hello: protocol.Hello) -> str:
+        if hello.protocol != protocol.PROTOCOL:
             return (
                 f"the worker speaks protocol {hello.protocol} (version {hello.version}), the master "
-                f"{messages.PROTOCOL}; use the same version for both"
+                f"{protocol.PROTOCOL}; use the same version for both"
             )
         if hello.seat.uid in self._gone:
             return "the ring went on without this worker"
@@ -361,7 +350,7 @@ class Job:
             return f"there is another worker {hello.seat.worker_id}; choose another --worker_id"
         return ""
 
-    async def _read(self, uid: str, peer: Peer, requests: AsyncIterator[messages.FromWorker]) -> None:
+    async def _read(self, uid: str, peer: Peer, requests: AsyncIterator[protocol.FromWorker]) -> None:
         try:
             async for message in requests:
                 self._hear(uid, peer, message)
@@ -378,11 +367,11 @@ class Job:
         if self._phase not in FINAL:
             self._handle(membership.Away(uid, peer.link))
 
-    def _hear(self, uid: str, peer: Peer, message: messages.FromWorker) -> None:
+    def _hear(self, uid: str, peer: Peer, message: protocol.FromWorker) -> None:
         now = clock.now()
         worker_id = peer.hello.seat.worker_id
         match message:
-            case messages.Pulse():
+            case protocol.Pulse():
                 peer.pulse = peer.pulse.beat(message.activity, message.step, now, message.done)
                 peer.last = message
                 if message.generation:  # 0: in no ring
@@ -390,65 +379,66 @@ class Job:
                 trains = peer.joined_at is not None and message.step >= peer.joined_at + machine.PROOF
                 if trains and message.generation == self._ring_generation():
                     self._proved(worker_id)
-            case messages.Ready():
+            case protocol.Ready():
                 if peer.pulse.activity is health.Activity.PREPARING:
                     # From now on its silence counts, although its next heartbeat may never come.
                     peer.pulse = peer.pulse.beat(health.Activity.IDLE, message.step, now)
                 self._ready(uid, peer, message)
-            case messages.Entered(generation):
-                self._handle(membership.Entered(uid, generation))
-            case messages.Joined(generation, step, position):
+            case protocol.Entered():
+                self._handle(membership.Heard(uid, message))
+            case protocol.Joined(generation, step, position):
                 self._is_at(generation, step, position)
                 if generation == self._ring_generation():
                     peer.joined_at = step
-                self._handle(membership.Joined(uid, generation, step))
-            case messages.Out(generation, step, reason):
-                self._handle(membership.Out(uid, generation, step, self._named(generation, reason)))
-            case messages.Done(generation, step, _, position, loss):
+                self._handle(membership.Heard(uid, message))
+            case protocol.Out(generation, _, reason):
+                named = replace(message, reason=self._named(generation, reason))
+                self._handle(membership.Heard(uid, named))
+            case protocol.Done(generation, step, _, position, loss):
                 if message.failure:
                     self._end(Phase.FAILED, message.failure)
                     return
                 self._is_at(generation, step, position, loss)
                 self._account.warning = message.warning
-                self._handle(membership.Done(uid, generation, step))
-            case messages.Draining():
+                self._handle(membership.Heard(uid, message))
+            case protocol.Draining():
                 if worker_id in self._slots:
                     self._slots[worker_id].draining = True
                 self._tell("drain", f"worker {worker_id} drains")
-                self._handle(membership.Draining(uid))
+                self._handle(membership.Heard(uid, message))
                 ring = self._state.alive()
                 if ring and self._waiting_for and all(m.joined for m in ring):
                     self._tell("drain", self._waiting_for)  # whoever sent the signal may wonder
                 self._launch_in(self._cluster.head_start)
-            case messages.KvSet(generation, key, value):
+            case protocol.KvSet(generation, key, value):
                 self._pass_on(generation, key, value)
-            case messages.KvPart(generation, key, number, of, part):
+            case protocol.KvPart(generation, key, number, of, part):
                 whole = self._parts.add(generation, key, number, of, part)
                 if whole is not None:
                     self._pass_on(generation, key, whole)
-            case messages.Reformed():
+            case protocol.Reformed():
                 self._reforms.append(message)
                 where = f"worker {worker_id} goes on in generation {message.generation}"
                 self._tell("re-form", f"{where} after {message.pause:.3f} s")
-            case messages.Failed():
+            case protocol.Failed():
                 if worker_id in self._slots:
                     self._slots[worker_id].failed = message
                 self._tell_of_start(worker_id, "failure", f"worker {worker_id}: {_line(message.summary)}")
-            case messages.Evaluated():
+            case protocol.Evaluated():
                 self._evaluated(message)
-            case messages.Checkpointed(step, path, error):
+            case protocol.Checkpointed(step, path, error):
                 text = self._account.checkpointed(step, path, error)
                 if not error:
                     self._last_checkpoint = text
-                self._tell(messages.WARNING if error else "checkpoint", f"worker {worker_id}: {text}")
-            case messages.BadRecords(data, records):
+                self._tell(protocol.WARNING if error else "checkpoint", f"worker {worker_id}: {text}")
+            case protocol.BadRecords(data, records):
                 self._left_out(data, records)
-            case messages.Note():
+            case protocol.Note():
                 self._noted(worker_id, message)
-            case messages.Exported(path, error):
+            case protocol.Exported(path, error):
                 self._exported(path, error)
 
-    def _ready(self, uid: str, peer: Peer, message: messages.Ready) -> None:
+    def _ready(self, uid: str, peer: Peer, message: protocol.Ready) -> None:
         worker_id = peer.hello.seat.worker_id
         course = _course(message)
         if self._course is None or self._leads_on(peer):
@@ -464,7 +454,7 @@ class Job:
         if worker_id in self._slots:
             self._slots[worker_id].accepted = True
         self._tell("ready", f"worker {worker_id} is ready")
-        self._handle(membership.Ready(uid, message.step, message.has_state))
+        self._handle(membership.Heard(uid, message))
 
     def _leads_on(self, peer: Peer) -> bool:
         """After a restart of the master a newcomer may be heard first; right is who holds the model."""
@@ -489,7 +479,7 @@ class Job:
             self._told_short.clear()
             self._reconcile()
 
-    def _noted(self, worker_id: int, note: messages.Note) -> None:
+    def _noted(self, worker_id: int, note: protocol.Note) -> None:
         if note.once:
             if (note.kind, note.text) not in self._told_once:
                 self._told_once.add((note.kind, note.text))
@@ -519,17 +509,17 @@ class Job:
             return reason
         return ring_words.with_workers(reason, [seat.worker_id for seat in plan.members])
 
-    def _evaluated(self, message: messages.Evaluated) -> None:
+    def _evaluated(self, message: protocol.Evaluated) -> None:
         """Every rank reports, and a step may be evaluated again after a re-form: the first report counts."""
         if message.step not in self._metrics:
             self._metrics[message.step] = message.metrics
-            self._tell("evaluation", messages.metrics_line(message))
+            self._tell("evaluation", metrics_line(message))
 
     def _left_out(self, data: str, records: dict[int, tuple[str, int]]) -> None:
         """Whoever met them: what counts is how many different records are bad."""
         text = self._account.left_out(data, records)
         if text:
-            self._tell(messages.WARNING, text)
+            self._tell(protocol.WARNING, text)
         if self._account.too_many:
             self._end(Phase.FAILED, self._account.too_many)
 
@@ -538,7 +528,7 @@ class Job:
         plan = self._state.plan
         if plan is None or plan.generation != generation:
             return
-        entry = messages.KvEntry(generation, key, value)
+        entry = protocol.KvEntry(generation, key, value)
         for seat in plan.members:
             peer = self._peers.get(seat.uid)
             if peer is not None:
@@ -574,14 +564,14 @@ class Job:
                 self._tell("plan", f"generation {plan.generation}: workers {ids}, because {reason}")
                 self._phase = Phase.TRAINING
                 self._reasons[plan.generation] = reason
-                message = messages.NewPlan(plan, abort, reason)
+                message = protocol.NewPlan(plan, abort, reason)
                 for peer in self._peers.values():
                     peer.outbox.put_nowait(message)
             case membership.Abort(generation, uids, reason):
                 self._tell("abort", f"generation {generation}: {reason}")
                 for uid in uids:
                     if uid in self._peers:
-                        self._peers[uid].outbox.put_nowait(messages.AbortRing(generation, reason))
+                        self._peers[uid].outbox.put_nowait(protocol.AbortRing(generation, reason))
             case membership.Evict(uid, reason, refused):
                 ring = self._state.plan
                 seated = ring is not None and ring.rank_of(uid) is not None
@@ -603,7 +593,7 @@ class Job:
         peer, worker_id = self._peers.get(uid), self._ids.get(uid, -1)
         self._tell_of_start(worker_id, "evict", f"worker {worker_id} {reason}")
         if peer is not None:
-            peer.outbox.put_nowait(messages.Evicted(reason))
+            peer.outbox.put_nowait(protocol.Evicted(reason))
             peer.outbox.put_nowait(HANG_UP)
         if worker_id in self._slots:
             slot = self._slots[worker_id]
@@ -621,7 +611,7 @@ class Job:
         if here:
             self._exporter = here[0]
             self._finishers.remove(here[0])
-            self._peers[here[0]].outbox.put_nowait(messages.Export())
+            self._peers[here[0]].outbox.put_nowait(protocol.Export())
         elif self._finishers:
             self._exporter, self._exporter_left = "", clock.now()  # they may come back
         else:
@@ -667,7 +657,7 @@ class Job:
         self._trained = self._trained.turn(False, clock.now())
         self._tell("end", f"{phase.value}: {_line(reason)}")
         for peer in self._peers.values():
-            peer.outbox.put_nowait(messages.Release())
+            peer.outbox.put_nowait(protocol.Release())
         self._over.set()
 
     async def _let_go(self) -> None:
@@ -874,12 +864,12 @@ class Job:
     def _tell(self, kind: str, text: str) -> None:
         kind, text = outside.name(kind), outside.story(text)  # workers and users said it
         self._serial += 1
-        event = messages.EventRecord(self._serial, clock.wall(), kind, text)
+        event = EventRecord(self._serial, clock.wall(), kind, text)
         self._events = [*self._events[-LAST_EVENTS + 1 :], event]
-        log.log(logging.WARNING if kind == messages.WARNING else logging.INFO, "%s: %s", kind, text)
+        log.log(logging.WARNING if kind == protocol.WARNING else logging.INFO, "%s: %s", kind, text)
         self._on_event(event)
 
-    def status(self) -> messages.JobStatus:
+    def status(self) -> JobStatus:
         """The job as it is now."""
         plan = self._state.plan
         workers = []
@@ -888,7 +878,7 @@ class Job:
             rank = plan.rank_of(uid) if plan is not None else None
             last = peer.last if peer is not None else None
             workers.append(
-                messages.WorkerStatus(
+                WorkerStatus(
                     worker_id=member.seat.worker_id,
                     host=member.seat.host,
                     standing=member.standing.value,
@@ -901,7 +891,7 @@ class Job:
             )
         known = {w.worker_id for w in workers}
         workers += [
-            messages.WorkerStatus(
+            WorkerStatus(
                 i, "", "starting", -1, self._cluster.condition(i), 0, self._cluster.identity(i), slot.draining
             )
             for i, slot in self._slots.items()
@@ -911,7 +901,7 @@ class Job:
         ring = sum(w.rank >= 0 for w in workers) or len(plan.members if plan is not None else ())
         batch = self._length.batch_of(ring) if self._length is not None else 0
         steps, records = self._rates(tally, batch)
-        return messages.JobStatus(
+        return JobStatus(
             job_name=self.options.job_name,
             phase=self._phase.value,
             wanted=self._wanted,
@@ -938,12 +928,12 @@ class Job:
             tally=tally,
         )
 
-    def _tally(self) -> messages.Tally:
+    def _tally(self) -> Tally:
         first = self._first or self._place
         pauses: dict[int, float] = {}
         for reform in self._reforms:
             pauses[reform.generation] = max(reform.pause, pauses.get(reform.generation, 0.0))
-        return messages.Tally(
+        return Tally(
             steps=max(0, self._place.step - first.step),
             records=max(0, self._place.position - first.position),
             trained=self._trained.read(clock.now()),
@@ -951,7 +941,7 @@ class Job:
             losses=self._losses,
         )
 
-    def _rates(self, tally: messages.Tally, batch: int) -> tuple[float, float]:
+    def _rates(self, tally: Tally, batch: int) -> tuple[float, float]:
         """Steps and records per second: of the last steps, and when training is over those of all."""
         if self._phase is Phase.TRAINING:
             usual = self._usual_step()
@@ -963,7 +953,7 @@ class Job:
         return 0.0, 0.0
 
 
-def _course(ready: messages.Ready) -> Course:
+def _course(ready: protocol.Ready) -> Course:
     """What a worker must have in common with the rest."""
     return {
         "training data, --seed or --shuffle": f"{DIGEST}{ready.fingerprint}",
@@ -979,7 +969,7 @@ def _line(text: str) -> str:
     return first if len(first) <= SHOWN_REASON else first[: SHOWN_REASON - 1] + "…"
 
 
-def event_line(event: messages.EventRecord) -> bytes:
+def event_line(event: EventRecord) -> bytes:
     return msgspec.json.encode(event) + b"\n"
 
 

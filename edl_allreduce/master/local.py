@@ -15,8 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from edl_allreduce import clock, logs, outside
 from edl_allreduce.cluster.base import Cluster
 from edl_allreduce.cluster.local import LocalCluster
@@ -33,12 +31,13 @@ from edl_allreduce.cluster.registry import (
     workers_of,
 )
 from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.protocol import Command
+from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master import outlet, report
 from edl_allreduce.master.display import Display, can_draw
 from edl_allreduce.master.job import Job, JobOptions, Phase, Result, event_line
 from edl_allreduce.master.task_job import job_for
-from edl_allreduce.rpc.messages import Command, EventRecord, JobStatus
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
 
@@ -167,7 +166,7 @@ class LocalJob:
             return result
         finally:
             await display.close()
-            self.final = msgspec.structs.replace(self._described(self.job.status()), audit=verdict)
+            self.final = dataclasses.replace(self._described(self.job.status()), audit=verdict)
             self._keep(lambda: self._files.write_result(self.final))
             await server.stop(1.0)
 
@@ -254,7 +253,7 @@ class LocalJob:
         return self._described(await self.job.answer(command))
 
     def _described(self, status: JobStatus) -> JobStatus:
-        return msgspec.structs.replace(status, job_dir=str(self.directory.resolve()), flags=self._flags)
+        return dataclasses.replace(status, job_dir=str(self.directory.resolve()), flags=self._flags)
 
     def _register(self) -> None:
         address = Address(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from edl_allreduce import outside
 from edl_allreduce.core.progress import duration
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.master.job import FINAL, Phase
-from edl_allreduce.rpc.messages import JobStatus
 
 EVERY_SECONDS = 10.0
 """Between two lines of progress in a log."""

@@ -6,19 +6,19 @@ instead of the membership machine, since these workers need no ring.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 
-import msgspec
-
 from edl_allreduce import clock
 from edl_allreduce.cluster.base import Cluster
+from edl_allreduce.core import protocol
 from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.progress import Place
 from edl_allreduce.core.relaunch import Cause
+from edl_allreduce.core.status import EventRecord, JobStatus, WorkerStatus
 from edl_allreduce.core.tasks import TaskQueue
 from edl_allreduce.master.job import FINAL, Job, JobOptions, Peer, Phase
-from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec, JobType
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def job_for(
     spec: JobSpec,
     options: JobOptions,
     cluster: Cluster,
-    on_event: Callable[[messages.EventRecord], None] = lambda event: None,
+    on_event: Callable[[EventRecord], None] = lambda event: None,
 ) -> Job:
     """Training needs a ring, evaluation and prediction only a queue."""
     if spec.job_type in (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY):
@@ -44,7 +44,7 @@ class TaskJob(Job):
         self,
         options: JobOptions,
         cluster: Cluster,
-        on_event: Callable[[messages.EventRecord], None] = lambda event: None,
+        on_event: Callable[[EventRecord], None] = lambda event: None,
         *,
         task_records: int,
     ) -> None:
@@ -63,19 +63,19 @@ class TaskJob(Job):
 
     # ------------------------------------------------------------------------------------------ hearing
 
-    def _ready(self, uid: str, peer: Peer, message: messages.Ready) -> None:
+    def _ready(self, uid: str, peer: Peer, message: protocol.Ready) -> None:
         if self._queue is None:
             self._queue = TaskQueue(message.records, self._task_records)
             self._records, self._version = message.records, message.step
             tasks = f"{message.records} records in {self._queue.total} tasks"
             self._tell("tasks", f"{tasks}, model of step {message.step}")
-        super()._ready(uid, peer, msgspec.structs.replace(message, total_steps=self._queue.total))
+        super()._ready(uid, peer, dataclasses.replace(message, total_steps=self._queue.total))
 
-    def _hear(self, uid: str, peer: Peer, message: messages.FromWorker) -> None:
+    def _hear(self, uid: str, peer: Peer, message: protocol.FromWorker) -> None:
         match message:
-            case messages.TaskDone():
+            case protocol.TaskDone():
                 self._task_done(uid, message)
-            case messages.Concluded():
+            case protocol.Concluded():
                 self._concluded(message)
             case _:
                 super()._hear(uid, peer, message)
@@ -84,14 +84,15 @@ class TaskJob(Job):
         if self._phase in FINAL:
             return
         match event:
-            case membership.Ready(uid):
+            case membership.Heard(uid, protocol.Ready()):
                 self._waiting.add(uid)
                 self._phase = Phase.WORKING
-            case membership.Draining(uid):
+            case membership.Heard(uid, protocol.Draining()):
                 self._waiting.discard(uid)
-            case membership.Hello(seat):  # back over another connection: what it had was lost with the last
-                self._away.pop(seat.uid, None)
-                self._lost(seat.uid)
+            case membership.Heard(uid, protocol.Hello()):
+                # Back over another connection: what it had was lost with the last.
+                self._away.pop(uid, None)
+                self._lost(uid)
             case membership.Tick():
                 self._evict_overdue()
             case membership.Away(uid):
@@ -116,14 +117,14 @@ class TaskJob(Job):
             if task is None:
                 break
             self._waiting.discard(uid)
-            order = messages.DoTask(task.number, task.attempt, task.start, task.stop, self._version)
+            order = protocol.DoTask(task.number, task.attempt, task.start, task.stop, self._version)
             self._peers[uid].outbox.put_nowait(order)
         if queue.finished and not self._concluder and self._waiting:
             self._concluder = min(self._waiting)
-            order_ = messages.Conclude(self._sums, queue.total, self._records)
+            order_ = protocol.Conclude(self._sums, queue.total, self._records)
             self._peers[self._concluder].outbox.put_nowait(order_)
 
-    def _task_done(self, uid: str, message: messages.TaskDone) -> None:
+    def _task_done(self, uid: str, message: protocol.TaskDone) -> None:
         queue = self._queue
         if queue is None or not queue.complete(uid, message.number, message.attempt):
             log.info("a result of task %d came too late and does not count", message.number)
@@ -152,23 +153,23 @@ class TaskJob(Job):
         if self._queue is not None and (count := self._queue.give_back(uid)):
             self._tell("redo", f"{count} task of a lost worker is given out again")
 
-    def _concluded(self, message: messages.Concluded) -> None:
+    def _concluded(self, message: protocol.Concluded) -> None:
         if message.metrics:
-            self._evaluated(messages.Evaluated(self._version, message.metrics))
+            self._evaluated(protocol.Evaluated(self._version, message.metrics))
         self._path = message.path
         remarks = f"; {self._account.remarks}" if self._account.remarks else ""
         self._end(Phase.SUCCEEDED, f"{self._records} records{remarks}")
 
     # ------------------------------------------------------------------------------------------ telling
 
-    def status(self) -> messages.JobStatus:
+    def status(self) -> JobStatus:
         status = super().status()
         workers = []
         for uid, peer in self._peers.items():
             seat, last = peer.hello.seat, peer.last
             tasks = self._queue.doing(uid) if self._queue is not None else []
             workers.append(
-                messages.WorkerStatus(
+                WorkerStatus(
                     worker_id=seat.worker_id,
                     host=seat.host,
                     standing="working" if tasks else "waiting",
@@ -181,4 +182,4 @@ class TaskJob(Job):
         known = {w.worker_id for w in workers}
         workers += [w for w in status.workers if w.worker_id not in known]
         workers.sort(key=lambda w: w.worker_id)
-        return msgspec.structs.replace(status, workers=workers, counts="task")
+        return dataclasses.replace(status, workers=workers, counts="task")

@@ -8,8 +8,10 @@ from typing import Any
 
 import grpc
 
+from edl_allreduce.core import protocol
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import MasterUnreachable, UsageError
-from edl_allreduce.rpc import messages
+from edl_allreduce.rpc import codec
 from edl_allreduce.rpc.server import CHANNEL_OPTIONS, SERVICE, TLS_NAME
 
 REFUSED = "the job's token is missing or wrong. Pass the token of the job in EDL_JOB_TOKEN."
@@ -35,16 +37,14 @@ def _metadata(token: str) -> list[tuple[str, str]]:
 class WorkerStream:
     """One connection to the master. Iterate it for what the master says; it ends when the master is gone."""
 
-    def __init__(self, address: str, token: str, hello: messages.Hello, certificate: str = "") -> None:
-        self._outbox: SimpleQueue[messages.FromWorker | None] = SimpleQueue()
+    def __init__(self, address: str, token: str, hello: protocol.Hello, certificate: str = "") -> None:
+        self._outbox: SimpleQueue[protocol.FromWorker | None] = SimpleQueue()
         self._outbox.put(hello)
         self._channel = _channel(address, certificate)
-        attend = self._channel.stream_stream(
-            f"/{SERVICE}/Attend", messages.encode, messages.decode_from_master
-        )
+        attend = self._channel.stream_stream(f"/{SERVICE}/Attend", codec.encode, codec.decode_from_master)
         self._call = attend(iter(self._outbox.get, None), metadata=_metadata(token))
 
-    def send(self, message: messages.FromWorker) -> None:
+    def send(self, message: protocol.FromWorker) -> None:
         self._outbox.put(message)
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class WorkerStream:
     def cancel(self) -> None:
         self._call.cancel()
 
-    def __iter__(self) -> Iterator[messages.FromMaster]:
+    def __iter__(self) -> Iterator[protocol.FromMaster]:
         try:
             yield from self._call
         except grpc.RpcError as error:
@@ -66,13 +66,13 @@ class WorkerStream:
 
 
 def command(
-    address: str, token: str, message: messages.Command, timeout: float = 10.0, certificate: str = ""
-) -> messages.JobStatus:
+    address: str, token: str, message: protocol.Command, timeout: float = 10.0, certificate: str = ""
+) -> JobStatus:
     """Send one command to a running master and return the job's status after it."""
     with _channel(address, certificate) as channel:
-        call = channel.unary_unary(f"/{SERVICE}/Command", messages.encode, messages.decode_status)
+        call = channel.unary_unary(f"/{SERVICE}/Command", codec.encode, codec.decode_status)
         try:
-            status: messages.JobStatus = call(message, metadata=_metadata(token), timeout=timeout)
+            status: JobStatus = call(message, metadata=_metadata(token), timeout=timeout)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise UsageError(error.details()) from error

@@ -10,8 +10,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from edl_allreduce.core import protocol
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import EdlError
-from edl_allreduce.rpc import messages
+from edl_allreduce.rpc import codec
 
 SERVICE = "edl.Master"
 TLS_NAME = "elasticdl-master"
@@ -28,8 +30,8 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
 ]
 
-Attend = Callable[[AsyncIterator[messages.FromWorker], str], AsyncIterator[messages.FromMaster]]
-Answer = Callable[[messages.Command], Awaitable[messages.JobStatus]]
+Attend = Callable[[AsyncIterator[protocol.FromWorker], str], AsyncIterator[protocol.FromMaster]]
+Answer = Callable[[protocol.Command], Awaitable[JobStatus]]
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,10 @@ class MasterServer:
         self._server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)])
         handlers = {
             "Attend": grpc.stream_stream_rpc_method_handler(
-                self._on_attend, messages.decode_from_worker, messages.encode
+                self._on_attend, codec.decode_from_worker, codec.encode
             ),
             "Command": grpc.unary_unary_rpc_method_handler(
-                self._on_command, messages.decode_command, messages.encode
+                self._on_command, codec.decode_command, codec.encode
             ),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -85,13 +87,13 @@ class MasterServer:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
 
     async def _on_attend(
-        self, requests: AsyncIterator[messages.FromWorker], context: Any
-    ) -> AsyncIterator[messages.FromMaster]:
+        self, requests: AsyncIterator[protocol.FromWorker], context: Any
+    ) -> AsyncIterator[protocol.FromMaster]:
         await self._authenticate(context)
         async for message in self._attend(requests, context.peer()):
             yield message
 
-    async def _on_command(self, command: messages.Command, context: Any) -> messages.JobStatus:
+    async def _on_command(self, command: protocol.Command, context: Any) -> JobStatus:
         await self._authenticate(context)
         try:
             return await self._answer(command)

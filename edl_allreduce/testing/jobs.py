@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from edl_allreduce.core.audit import Verdict
-from edl_allreduce.rpc.messages import EventRecord
+from edl_allreduce.core.status import EventRecord
 from edl_allreduce.testing import faults as fault_module
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.worker.loop.diary import audit

@@ -6,6 +6,7 @@ is doomed. The training thread asks `vote()` at each step and `next_order()` whe
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import threading
@@ -17,13 +18,12 @@ from typing import Protocol
 import msgspec
 
 from edl_allreduce import clock
+from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import MasterUnreachable
-from edl_allreduce.rpc import messages
 from edl_allreduce.rpc.client import WorkerStream
-from edl_allreduce.version import __version__
 from edl_allreduce.worker.ring.store import LoopbackStore
 from edl_allreduce.worker.threads import supervised
 
@@ -63,10 +63,10 @@ Place = tuple[int, int]
 NEXT, HERE = "/next", "/here"
 """Keys under which newcomers to a ring find the place where it will begin, and where it begins now."""
 
-Order = messages.NewPlan | messages.Export | messages.Release | messages.Evicted | MasterGone | Leave
+Order = protocol.NewPlan | protocol.Export | protocol.Release | protocol.Evicted | MasterGone | Leave
 
 
-Pulled = messages.DoTask | messages.Conclude | messages.Release | messages.Evicted | MasterGone | Leave
+Pulled = protocol.DoTask | protocol.Conclude | protocol.Release | protocol.Evicted | MasterGone | Leave
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Control:
         self._closed = False
         self._hung_up = threading.Event()
         self._inbox: SimpleQueue[Pulled] = SimpleQueue()
-        self._ready: messages.Ready | None = None
+        self._ready: protocol.Ready | None = None
         self._plan: Plan | None = None
         """The ring that this worker is in."""
         self._joined = False
@@ -119,7 +119,7 @@ class Control:
         self._gave_up = 0
         """The highest generation that this worker left before its time."""
         self._done = False
-        self._newest: messages.NewPlan | None = None
+        self._newest: protocol.NewPlan | None = None
         self._prepared = 0
         """The highest generation to which this worker has connected, or tried to."""
         self._doomed = 0
@@ -127,11 +127,11 @@ class Control:
         self._draining = False
         self._exports = False
         """The order to write the result was handed on."""
-        self._exported: messages.Exported | None = None
+        self._exported: protocol.Exported | None = None
         """Said again after a reconnect: nobody else can say it."""
         self._lost_at: float | None = None
         """Since when nobody answers; None while somebody does."""
-        self._last: messages.Export | messages.Release | messages.Evicted | MasterGone | None = None
+        self._last: protocol.Export | protocol.Release | protocol.Evicted | MasterGone | None = None
 
     def start(self) -> None:
         for target in (self._listen, self._beat, self._break):
@@ -140,7 +140,7 @@ class Control:
     def _failed(self, thread: str, error: Exception) -> None:
         """Without its helpers this worker would wait for ever: it ends, and the others go on without it."""
         summary = f"its thread {thread!r} ended with {type(error).__name__}: {error}"
-        self.send(messages.Failed(False, summary, summary))
+        self.send(protocol.Failed(False, summary, summary))
         self.close()
         self.wait_closed(LAST_WORDS_SECONDS)
         self._end(1)
@@ -151,14 +151,14 @@ class Control:
 
     # ---------------------------------------------------------------------- for the training thread
 
-    def send(self, message: messages.FromWorker) -> None:
+    def send(self, message: protocol.FromWorker) -> None:
         with self._changed:  # a worker that introduces itself anew says it right after that
-            if isinstance(message, messages.Exported):
+            if isinstance(message, protocol.Exported):
                 self._exported = message
             if self._stream is not None:
                 self._stream.send(message)
 
-    def ready(self, message: messages.Ready) -> None:
+    def ready(self, message: protocol.Ready) -> None:
         self.progress.activity = Activity.IDLE
         with self._changed:
             self._ready = message
@@ -176,7 +176,7 @@ class Control:
             if plan.generation <= self._doomed:
                 return False
             self._open_store(plan)
-        self.send(messages.Entered(plan.generation))
+        self.send(protocol.Entered(plan.generation))
         if place is not None:
             self._publish_key(plan.generation, HERE, msgspec.json.encode(place))
         return True
@@ -196,7 +196,7 @@ class Control:
         """Say that the ring stands and that all agree on the state."""
         with self._changed:
             self._joined = self._has_state = True
-            self.send(messages.Joined(generation, step, position))
+            self.send(protocol.Joined(generation, step, position))
 
     def left(self, step: int, reason: str) -> None:
         """Say that this worker is out of its ring before its time and waits."""
@@ -204,13 +204,13 @@ class Control:
             plan = self._outside(step)
             if plan is not None:
                 self._gave_up = plan.generation
-                self.send(messages.Out(plan.generation, step, reason))
+                self.send(protocol.Out(plan.generation, step, reason))
 
     def declined(self, plan: Plan, step: int) -> None:
         """Say that this worker will not come to the ring of `plan`: it was called off before it entered."""
         with self._changed:
             self._gave_up = max(self._gave_up, plan.generation)
-            self.send(messages.Out(plan.generation, step, "called off before it entered"))
+            self.send(protocol.Out(plan.generation, step, "called off before it entered"))
 
     def switching(self, step: int) -> None:
         """The ring ended at a voted boundary: the next plan is on its way or here, unless a worker without
@@ -246,7 +246,7 @@ class Control:
             if self._plan is not None:
                 generation = self._plan.generation
                 self.send(
-                    messages.Done(generation, step, stopped, last.position, last.loss, failure, warning)
+                    protocol.Done(generation, step, stopped, last.position, last.loss, failure, warning)
                 )
 
     def vote(self, generation: int) -> tuple[bool, bool]:
@@ -256,7 +256,7 @@ class Control:
         newer = newest is not None and newest.plan.generation > generation and self._at_hand(newest)
         return newer or isinstance(self._last, MasterGone), self._stop
 
-    def _at_hand(self, order: messages.NewPlan) -> bool:
+    def _at_hand(self, order: protocol.NewPlan) -> bool:
         """Whether its members need not train here any longer; who leaves lets them decide."""
         stays = order.plan.rank_of(self.seat.uid) is not None
         if order.abort or stays:
@@ -289,7 +289,7 @@ class Control:
             self._changed.wait_for(lambda: self._pending(generation) is not None)
             order = self._pending(generation)
             assert order is not None
-            if isinstance(order, messages.Export):
+            if isinstance(order, protocol.Export):
                 self._last = None
                 self._exports = True
             return order
@@ -314,7 +314,7 @@ class Control:
             if plan is not None:
                 self.store.close(plan.generation)
             if self._ready is not None:
-                self._ready = msgspec.structs.replace(self._ready, step=step, has_state=self._has_state)
+                self._ready = dataclasses.replace(self._ready, step=step, has_state=self._has_state)
         self.progress.activity = Activity.IDLE
         return plan
 
@@ -324,7 +324,7 @@ class Control:
         """Leave at a step boundary (SIGTERM). The master hears of it before this process can end."""
         with self._changed:
             self._draining = True
-            self.send(messages.Draining())
+            self.send(protocol.Draining())
             self._changed.notify_all()
         self._inbox.put(Leave())
 
@@ -355,7 +355,7 @@ class Control:
                 if self._ready is not None:  # also from a ring: a new master learns the job's length from it
                     stream.send(self._ready)
                 if self._draining:
-                    stream.send(messages.Draining())
+                    stream.send(protocol.Draining())
                 if self._exported is not None:
                     stream.send(self._exported)
                 self._stream = stream
@@ -366,11 +366,11 @@ class Control:
                     self._lost_at = None
                     self._hear(message)
             except MasterUnreachable as error:
-                self._tell(messages.Evicted(str(error)))
+                self._tell(protocol.Evicted(str(error)))
                 return
             with self._changed:
                 self._stream = None
-            if self._closed or (self._last is not None and not isinstance(self._last, messages.Export)):
+            if self._closed or (self._last is not None and not isinstance(self._last, protocol.Export)):
                 return
             if self._lost_at is None:
                 self._lost_at = clock.now()
@@ -383,14 +383,12 @@ class Control:
                 self._changed.notify_all()
             pause.wait(RETRY_SECONDS)
 
-    def _hello(self) -> messages.Hello:
+    def _hello(self) -> protocol.Hello:
         plan = self._plan
         if self._newest is not None and self._newest.plan.rank_of(self.seat.uid) is not None:
             plan = self._newest.plan if self._newest.plan.generation > self._gave_up else plan
-        return messages.Hello(
+        return protocol.Hello(
             seat=self.seat,
-            protocol=messages.PROTOCOL,
-            version=__version__,
             plan=plan,
             step=self.progress.step,
             done=self._done and plan is self._plan,
@@ -399,13 +397,13 @@ class Control:
             generation=self._newest.plan.generation if self._newest is not None else 0,
         )
 
-    def _hear(self, message: messages.FromMaster) -> None:
+    def _hear(self, message: protocol.FromMaster) -> None:
         match message:
-            case messages.KvEntry(generation, key, value):
+            case protocol.KvEntry(generation, key, value):
                 self.store.arrived(generation, key, value)
                 with self._changed:
                     self._changed.notify_all()
-            case messages.NewPlan():
+            case protocol.NewPlan():
                 with self._changed:
                     if self._newest is None or message.plan.generation > self._newest.plan.generation:
                         self._newest = message
@@ -414,19 +412,19 @@ class Control:
                         else:
                             self._prepare(message.plan)
                     self._changed.notify_all()
-            case messages.AbortRing(generation):
+            case protocol.AbortRing(generation):
                 with self._changed:
                     self._doom(generation)
                     self._changed.notify_all()
-            case messages.DoTask() | messages.Conclude():
+            case protocol.DoTask() | protocol.Conclude():
                 self._inbox.put(message)
-            case messages.Stop():
+            case protocol.Stop():
                 self._stop = True
-            case messages.Drain():
+            case protocol.Drain():
                 self.drain()
-            case messages.Export() if self._exports:
+            case protocol.Export() if self._exports:
                 pass  # said again after a reconnect: what comes of it is said again, too
-            case messages.Export() | messages.Release() | messages.Evicted():
+            case protocol.Export() | protocol.Release() | protocol.Evicted():
                 self._tell(message)
 
     def _prepare(self, plan: Plan) -> None:
@@ -448,12 +446,12 @@ class Control:
         self._doomed = max(self._doomed, generation)
         self.store.close(self._doomed)
 
-    def _tell(self, last: messages.Export | messages.Release | messages.Evicted | MasterGone) -> None:
-        if not isinstance(last, messages.Export):
+    def _tell(self, last: protocol.Export | protocol.Release | protocol.Evicted | MasterGone) -> None:
+        if not isinstance(last, protocol.Export):
             self._inbox.put(last)
         with self._changed:
             self._last = last
-            if isinstance(last, messages.Release | messages.Evicted) and self._plan is not None:
+            if isinstance(last, protocol.Release | protocol.Evicted) and self._plan is not None:
                 self._doom(self._plan.generation)
             self._changed.notify_all()
 
@@ -463,7 +461,7 @@ class Control:
             p = self.progress
             generation = self._plan.generation if self._plan is not None else 0
             self.send(
-                messages.Pulse(p.activity, generation, p.step, p.position, p.loss, p.step_seconds, p.done)
+                protocol.Pulse(p.activity, generation, p.step, p.position, p.loss, p.step_seconds, p.done)
             )
             pause.wait(self._deadlines.heartbeat)
 
@@ -482,4 +480,4 @@ class Control:
                 threading.Event().wait(ABORT_AGAIN_SECONDS)
 
     def _publish_key(self, generation: int, key: str, value: bytes) -> None:
-        self.send(messages.KvSet(generation, key, value))
+        self.send(protocol.KvSet(generation, key, value))

@@ -10,10 +10,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from edl_allreduce.core import stories
+from edl_allreduce.core import protocol, stories
 from edl_allreduce.core.health import Activity
 from edl_allreduce.errors import CheckpointError, DataError, EdlError, ModelError, SetupError, UsageError
-from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec, JobType, parse_job
 from edl_allreduce.testing import faults
 from edl_allreduce.worker.control import LAST_WORDS_SECONDS, Control
@@ -125,7 +124,7 @@ def run(spec: JobSpec) -> int:
             raise failure.cannot_load(error) from error
         for path in pinned_imports.install():
             text = f"model file {path} changed since the job began; it goes on with the old one"
-            control.send(messages.Note("edited", text, once=True))
+            control.send(protocol.Note("edited", text, once=True))
         worker: Engine | pulled.TaskWorker
         if spec.job_type in PULLED:
             worker = pulled.prepare(spec, control)

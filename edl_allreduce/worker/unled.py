@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import sys
 
+from edl_allreduce.core import protocol
 from edl_allreduce.core.account import Account
-from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core.protocol import Plan, Seat
+from edl_allreduce.core.status import metrics_line
 from edl_allreduce.errors import DataError, JobFailed
-from edl_allreduce.rpc import messages
 from edl_allreduce.worker.control import Order, Place, Progress
 
 log = logging.getLogger(__name__)
@@ -42,10 +43,10 @@ class Unled:
 
     def next_order(self, generation: int) -> Order:
         if generation < self._plan.generation:
-            return messages.NewPlan(self._plan, True, "the ring is fixed")
+            return protocol.NewPlan(self._plan, True, "the ring is fixed")
         if not self._exported:
-            return messages.Export()
-        return messages.Release()
+            return protocol.Export()
+        return protocol.Release()
 
     def entering(self, plan: Plan, place: Place | None) -> bool:
         return True
@@ -89,21 +90,21 @@ class Unled:
             raise JobFailed(failure)
         self.stopped, self.account.warning = stopped, warning
 
-    def send(self, message: messages.FromWorker) -> None:
+    def send(self, message: protocol.FromWorker) -> None:
         match message:
-            case messages.Evaluated() if self._rank == 0:
-                log.info("%s", messages.metrics_line(message))
-            case messages.Checkpointed(step, path, error):
+            case protocol.Evaluated() if self._rank == 0:
+                log.info("%s", metrics_line(message))
+            case protocol.Checkpointed(step, path, error):
                 self.account.checkpointed(step, path, error)  # the writer has logged it
-            case messages.BadRecords(data, records):
+            case protocol.BadRecords(data, records):
                 text = self.account.left_out(data, records)
                 if text:
                     log.warning("%s", text)
                 if self.account.too_many:
                     raise DataError(self.account.too_many)
-            case messages.Note(messages.NOTICE | messages.NAN, text):
+            case protocol.Note(protocol.NOTICE | protocol.NAN, text):
                 log.warning("%s", text)
-            case messages.Exported(path, error):
+            case protocol.Exported(path, error):
                 self._exported, self.path, self._trouble = True, path, error
 
     def verdict(self, step: int) -> int:

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from edl_allreduce.core import protocol
 from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Manifest, Start, judge
 from edl_allreduce.errors import UsageError
-from edl_allreduce.rpc import messages
 from edl_allreduce.worker.loop.diary import Diary, audit, write_manifest
 
 DATASET = 40
@@ -94,7 +94,7 @@ def test_a_job_that_still_writes_is_not_judged(tmp_path):
 
 
 def test_a_diary_that_cannot_be_written_ends_with_a_warning_and_not_the_training(tmp_path):
-    told: list[messages.Note] = []
+    told: list[protocol.Note] = []
     diary = Diary(str(tmp_path), 0, "a", told.append)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, diary._descriptor)
@@ -102,7 +102,7 @@ def test_a_diary_that_cannot_be_written_ends_with_a_warning_and_not_the_training
     for entry in trained(1, 0, 5):
         diary.write(entry)
     (note,) = told
-    assert note.kind == messages.WARNING
+    assert note.kind == protocol.WARNING
     assert f"the audit cannot be written to {tmp_path} any more: No space left on device" in note.text
 
 

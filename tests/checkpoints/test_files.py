@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edl_allreduce.core.protocol import WARNING, Checkpointed, Note
 from edl_allreduce.errors import CheckpointError, UsageError
-from edl_allreduce.rpc.messages import WARNING, Checkpointed, Note
 from edl_allreduce.worker.checkpoint import files as checkpoint
 from edl_allreduce.worker.checkpoint.files import Checkpoints, Course, Variable
 from edl_allreduce.worker.loop.journal import Journal

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_allreduce.rpc import messages
+from edl_allreduce.core import protocol
 from edl_allreduce.worker.keras.export import Written, write_model, write_pass
 from edl_allreduce.worker.keras.summaries import Summaries
 
@@ -118,13 +118,13 @@ def test_curves_are_readable_by_tensorboard(tmp_path):
 
 def test_curves_that_cannot_be_written_are_told_once_and_training_goes_on(tmp_path):
     (tmp_path / "file").touch()
-    told: list[messages.Note] = []
+    told: list[protocol.Note] = []
     summaries = Summaries(str(tmp_path / "file"), told.append)
     for step in range(0, 30, 10):
         summaries.step(step, loss=1.0, records_per_second=1.0, ring=1)
         summaries.flush()
     (note,) = told
-    assert note.kind == messages.WARNING
+    assert note.kind == protocol.WARNING
     assert f"no more curves are written to {tmp_path / 'file'}" in note.text
 
 

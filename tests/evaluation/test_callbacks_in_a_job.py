@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.spec import parse_job
 from edl_allreduce.worker.loop.diary import audit
 

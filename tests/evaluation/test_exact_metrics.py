@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from edl_allreduce.core.protocol import BadRecords
 from edl_allreduce.core.schedule import Span, share
 from edl_allreduce.data import Metadata
 from edl_allreduce.errors import BadRecord, DataError, ModelError
-from edl_allreduce.rpc.messages import BadRecords
 from edl_allreduce.worker.keras.evaluation import Evaluator
 from edl_allreduce.worker.keras.zoo import ModelDefinition
 

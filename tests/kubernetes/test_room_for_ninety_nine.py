@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership.types import Seat
+from edl_allreduce.core.protocol import Seat
 from edl_allreduce.master.job import Job, JobOptions, Phase
-from edl_allreduce.rpc import messages
 from tests.kubernetes.conftest import cluster_for, owner_of, spec_for, until
 
 pytestmark = pytest.mark.controlplane
@@ -23,21 +23,21 @@ WANTED = 100
 
 async def worker(job: Job, worker_id: int) -> None:
     """From hello to release, as a worker that is quick at everything."""
-    said: asyncio.Queue[messages.FromWorker | None] = asyncio.Queue()
+    said: asyncio.Queue[protocol.FromWorker | None] = asyncio.Queue()
     seat = Seat(f"uid-{worker_id}", worker_id, "10.0.0.1")
-    said.put_nowait(messages.Hello(seat, messages.PROTOCOL, "test"))
-    said.put_nowait(messages.Ready(0, False, "data", 1000, 100))
+    said.put_nowait(protocol.Hello(seat, version="test"))
+    said.put_nowait(protocol.Ready(0, False, "data", 1000, 100))
 
-    async def requests() -> AsyncIterator[messages.FromWorker]:
+    async def requests() -> AsyncIterator[protocol.FromWorker]:
         while (message := await said.get()) is not None:
             yield message
 
     async for order in job.attend(requests(), "test"):
         match order:
-            case messages.NewPlan(plan) if plan.rank_of(seat.uid) is not None:
-                said.put_nowait(messages.Entered(plan.generation))
-                said.put_nowait(messages.Joined(plan.generation, 0, 0))
-            case messages.Release() | messages.Evicted():
+            case protocol.NewPlan(plan) if plan.rank_of(seat.uid) is not None:
+                said.put_nowait(protocol.Entered(plan.generation))
+                said.put_nowait(protocol.Joined(plan.generation, 0, 0))
+            case protocol.Release() | protocol.Evicted():
                 said.put_nowait(None)
 
 

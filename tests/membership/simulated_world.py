@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
+import said
+
 from edl_allreduce.core.membership import machine
 from edl_allreduce.core.membership import types as m
-from edl_allreduce.core.membership.types import Options, Plan, Seat, Standing, State
+from edl_allreduce.core.membership.types import Options, Standing, State
+from edl_allreduce.core.protocol import Plan, Ready, Seat
 
 
 class Life(Enum):
@@ -200,7 +203,7 @@ class World:
     def _launch(self) -> None:
         number = len(self.workers)
         seat = Seat("abcdefghijklmnop"[number], number, "host")
-        self._put(Worker(seat, outbox=(m.Hello(seat, link=1),)))
+        self._put(Worker(seat, outbox=(said.hello(seat, link=1),)))
 
     def _restart(self) -> None:
         """The master is killed; another one begins with nothing but its options."""
@@ -238,11 +241,11 @@ class World:
         if following is not None and following.generation > w.doomed:
             plan, joined, done = following, False, False
         known = {"step": w.step, "has_state": w.has_state, "generation": heard, "link": w.link}
-        yield m.Hello(w.seat, plan, done=done, joined=joined, **known)
+        yield said.hello(w.seat, plan, done=done, joined=joined, **known)
         if plan is None and w.doing is not Doing.PREPARING:
-            yield m.Ready(w.uid, w.step, w.has_state)
+            yield said.ready(w.uid, w.step, w.has_state)
         if w.draining:
-            yield m.Draining(w.uid)
+            yield said.draining(w.uid)
 
     def _do_read(self, w: Worker) -> None:
         message, w = w.inbox[0], replace(w, inbox=w.inbox[1:])
@@ -262,7 +265,7 @@ class World:
         if w.draining:
             self._die(w)
         else:
-            self._put(replace(w, doing=Doing.IDLE), m.Ready(w.uid))
+            self._put(replace(w, doing=Doing.IDLE), said.ready(w.uid))
 
     def _do_follow(self, w: Worker) -> None:
         plan = self._next_plan(w)
@@ -270,14 +273,14 @@ class World:
             self._die(w)
         elif w.doomed >= plan.generation:  # it was called off before this worker came to it
             w = replace(w, doing=Doing.IDLE, ring=None, followed=plan.generation)
-            self._put(w, m.Out(w.uid, plan.generation, w.step, "called off"))
+            self._put(w, said.out(w.uid, plan.generation, w.step, "called off"))
         else:
             w = replace(w, doing=Doing.JOINING, ring=plan, followed=plan.generation)
-            self._put(w, m.Entered(w.uid, plan.generation))
+            self._put(w, said.entered(w.uid, plan.generation))
 
     def _do_break(self, w: Worker) -> None:
         assert w.ring is not None
-        out = m.Out(w.uid, w.ring.generation, w.step, "connection reset")
+        out = said.out(w.uid, w.ring.generation, w.step, "connection reset")
         self._put(replace(w, doing=Doing.IDLE, ring=None), out)
 
     def _do_agree(self, w: Worker) -> None:
@@ -289,8 +292,8 @@ class World:
         step = max(w.step, root.step) if w.has_state else root.step
         over = step >= self.steps
         w = replace(w, doing=Doing.DONE if over else Doing.TRAINING, has_state=True, step=step)
-        last = (m.Done(w.uid, generation, step),) if over else ()
-        self._put(w, m.Joined(w.uid, generation, step), *last)
+        last = (said.done(w.uid, generation, step),) if over else ()
+        self._put(w, said.joined(w.uid, generation, step), *last)
 
     def _do_step(self, w: Worker) -> None:
         assert w.ring is not None
@@ -303,7 +306,7 @@ class World:
         w = replace(w, step=w.step + 1)
         self._check_one_ring(w.ring)
         if w.step >= self.steps:
-            self._put(replace(w, doing=Doing.DONE), m.Done(w.uid, generation, w.step))
+            self._put(replace(w, doing=Doing.DONE), said.done(w.uid, generation, w.step))
         elif switch:
             self._put(replace(w, doing=Doing.IDLE, ring=None))
         else:
@@ -329,7 +332,7 @@ class World:
         self._tell(m.Lost(w.uid, "fell silent"))
 
     def _do_drain(self, w: Worker) -> None:
-        self._put(replace(w, draining=True), m.Draining(w.uid))
+        self._put(replace(w, draining=True), said.draining(w.uid))
 
     def _die(self, w: Worker) -> None:
         """What it said arrives, then the end of its connection; that of the process is noticed on its own."""
@@ -458,7 +461,7 @@ class World:
         assert seated <= known.keys()
         for uid in seated & before.members.keys():
             was = before.members[uid]
-            ready = isinstance(event, m.Ready) and event.uid == uid
+            ready = isinstance(event, m.Heard) and isinstance(event.message, Ready) and event.uid == uid
             assert ready or was.standing is not Standing.PREPARING, f"{uid} still prepares"
         holders = {uid for uid, member in known.items() if member.has_state}
         if holders:
@@ -471,7 +474,7 @@ class World:
             assert before.plan is not None, "a ring that was just taken over goes on as it is"
             old = {seat.uid for seat in before.plan.members}
             assert old != seated, "a needless plan"
-            told = event.seat.uid if isinstance(event, m.Hello) else getattr(event, "uid", "")
+            told = getattr(event, "uid", "")
             assert all(x.joined or x.seat.uid == told for x in before.alive()), "the last one is not joined"
             real = [self.workers[x.seat.uid] for x in before.alive()]
             assert all(w.has_state and w.followed >= before.plan.generation for w in real), "only believed"

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-import msgspec
 import pytest
 
 from edl_allreduce.cluster.base import Ended
-from edl_allreduce.core import relaunch
+from edl_allreduce.core import protocol, relaunch
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.membership.types import Seat
+from edl_allreduce.core.protocol import Seat
 from edl_allreduce.core.relaunch import Cause
+from edl_allreduce.core.status import EventRecord
 from edl_allreduce.master.job import Job, JobOptions, Phase
-from edl_allreduce.rpc import messages
 
-READY = messages.Ready(0, False, "data", 1000, 100, model={"optimizer learning_rate": "0.1"})
+READY = protocol.Ready(0, False, "data", 1000, 100, model={"optimizer learning_rate": "0.1"})
 
 
 class Lab:
@@ -29,13 +29,13 @@ class Lab:
     def __init__(self) -> None:
         self.broken: Exception | None = None
         """What starting a worker meets."""
-        self.ready: messages.Ready | messages.Failed = READY
+        self.ready: protocol.Ready | protocol.Failed = READY
         """What the next workers say when they have prepared."""
         self.holds_the_model: set[int] = set()
         """Workers that come from an earlier master's ring."""
-        self.events: list[messages.EventRecord] = []
+        self.events: list[EventRecord] = []
         self.job = Job(JobOptions("job", 2, 1, 0.0, Deadlines(30.0), 3, 100), self, self.events.append)
-        self.said: dict[int, asyncio.Queue[messages.FromWorker | None]] = {}
+        self.said: dict[int, asyncio.Queue[protocol.FromWorker | None]] = {}
         self.launches = 0
         self._ends: asyncio.Queue[Ended] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
@@ -47,28 +47,28 @@ class Lab:
         self.said[worker_id] = asyncio.Queue()
         self._tasks.append(asyncio.create_task(self._worker(worker_id, self.ready)))
 
-    async def _worker(self, worker_id: int, ready: messages.Ready | messages.Failed) -> None:
+    async def _worker(self, worker_id: int, ready: protocol.Ready | protocol.Failed) -> None:
         said = self.said[worker_id]
         seat = Seat(f"uid-{worker_id}", worker_id, "host")
         holds = worker_id in self.holds_the_model
-        said.put_nowait(messages.Hello(seat, messages.PROTOCOL, "test", has_state=holds, generation=1))
+        said.put_nowait(protocol.Hello(seat, version="test", has_state=holds, generation=1))
         said.put_nowait(ready)
-        if isinstance(ready, messages.Failed):
+        if isinstance(ready, protocol.Failed):
             said.put_nowait(None)
 
-        async def requests() -> AsyncIterator[messages.FromWorker]:
+        async def requests() -> AsyncIterator[protocol.FromWorker]:
             while (message := await said.get()) is not None:
                 yield message
 
         async for order in self.job.attend(requests(), "test"):
             match order:
-                case messages.NewPlan(plan) if plan.rank_of(seat.uid) is not None:
-                    said.put_nowait(messages.Entered(plan.generation))
-                    said.put_nowait(messages.Joined(plan.generation, 5, 0))
-                    said.put_nowait(messages.Pulse(Activity.COMPUTING, plan.generation, 7, 0, 0.5, 0.1))
-                case messages.Release() | messages.Evicted():
+                case protocol.NewPlan(plan) if plan.rank_of(seat.uid) is not None:
+                    said.put_nowait(protocol.Entered(plan.generation))
+                    said.put_nowait(protocol.Joined(plan.generation, 5, 0))
+                    said.put_nowait(protocol.Pulse(Activity.COMPUTING, plan.generation, 7, 0, 0.5, 0.1))
+                case protocol.Release() | protocol.Evicted():
                     said.put_nowait(None)
-        if isinstance(ready, messages.Failed):
+        if isinstance(ready, protocol.Failed):
             self._ends.put_nowait(Ended(worker_id, Cause.INVALID, "could not begin"))
 
     async def terminate(self, worker_id: int) -> None:
@@ -145,7 +145,7 @@ def test_a_worker_that_cannot_be_started_is_tried_until_it_can(play):
 
 def test_one_that_would_train_something_else_is_refused_with_what_differs(play):
     async def scenario(lab: Lab) -> None:
-        lab.ready = msgspec.structs.replace(READY, model={"optimizer learning_rate": "0.2"})
+        lab.ready = dataclasses.replace(READY, model={"optimizer learning_rate": "0.2"})
         lab.job.scale(3)
         await lab.until(lambda: lab.told("short"))
         assert lab.ring() == 2
@@ -161,10 +161,10 @@ def test_one_that_would_train_something_else_is_refused_with_what_differs(play):
 
 def test_another_reason_is_told_again(play):
     async def scenario(lab: Lab) -> None:
-        lab.ready = messages.Failed(True, "DataError: no such file", "DataError: no such file")
+        lab.ready = protocol.Failed(True, "DataError: no such file", "DataError: no such file")
         lab.job.scale(3)
         await lab.until(lambda: lab.told("short"))
-        lab.ready = messages.Failed(True, "DataError: permission denied", "DataError: permission denied")
+        lab.ready = protocol.Failed(True, "DataError: permission denied", "DataError: permission denied")
         await lab.until(lambda: len(lab.told("short")) == 2)
 
     lab = play(scenario)
@@ -173,8 +173,8 @@ def test_another_reason_is_told_again(play):
 
 def test_when_nobody_is_left_the_job_fails_after_a_few_newcomers_with_its_last_checkpoint(play):
     async def scenario(lab: Lab) -> None:
-        lab.said[0].put_nowait(messages.Checkpointed(40, "ckpt/version-40", ""))
-        lab.ready = messages.Failed(True, "DataError: no such file", "DataError: no such file")
+        lab.said[0].put_nowait(protocol.Checkpointed(40, "ckpt/version-40", ""))
+        lab.ready = protocol.Failed(True, "DataError: no such file", "DataError: no such file")
         for worker_id in (0, 1):
             await lab.kill(worker_id)
         await lab.until(lambda: lab.job.status().phase == Phase.FAILED.value)
@@ -204,8 +204,8 @@ def test_scaling_tries_at_once_what_had_to_wait(play, monkeypatch):
 def test_what_every_worker_says_is_told_once(play):
     async def scenario(lab: Lab) -> None:
         for worker_id in (0, 1):
-            lab.said[worker_id].put_nowait(messages.Note("edited", "net.py changed", once=True))
-            lab.said[worker_id].put_nowait(messages.Note("end of test", ""))
+            lab.said[worker_id].put_nowait(protocol.Note("edited", "net.py changed", once=True))
+            lab.said[worker_id].put_nowait(protocol.Note("end of test", ""))
         await lab.until(lambda: len(lab.told("end of test")) == 2)
 
     assert play(scenario).told("edited") == ["net.py changed"]
@@ -221,7 +221,7 @@ def test_a_restarted_master_that_hears_a_newcomer_first_believes_who_holds_the_m
         running = asyncio.create_task(lab.job.run())
         lab.job.adopt([0, 1], [1], 2, 2)
         lab.broken = None
-        lab.ready = msgspec.structs.replace(READY, model={"optimizer learning_rate": "0.2"})
+        lab.ready = dataclasses.replace(READY, model={"optimizer learning_rate": "0.2"})
         await lab.launch(0)
         await lab.until(lambda: lab.told("ready"))
         lab.ready = READY

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from edl_allreduce.rpc import messages
+from edl_allreduce.core import protocol
 from edl_allreduce.worker.ring.store import GONE, NOT_THERE, LoopbackStore
 
 
@@ -47,7 +47,7 @@ def test_it_listens_on_loopback_only(store):
 def test_what_a_rank_sets_goes_to_the_master_and_is_there(store, sent):
     store.open(3)
     assert request(store, "PUT", "/global/0", b"address") == (200, b"")
-    assert sent == [messages.KvSet(3, "/global/0", b"address")]
+    assert sent == [protocol.KvSet(3, "/global/0", b"address")]
     assert request(store, "GET", "/global/0") == (200, b"address")
 
 
@@ -106,7 +106,7 @@ def test_a_key_that_never_comes_is_not_there_after_the_longest_wait(sent):
 def test_a_part_goes_to_the_master_and_the_whole_comes_back(store, sent):
     store.open(3)
     assert request(store, "PUT", "/global/all-2/1", b"2nd") == (200, b"")
-    assert sent == [messages.KvPart(3, "/global/all-2", 1, 2, b"2nd")]
+    assert sent == [protocol.KvPart(3, "/global/all-2", 1, 2, b"2nd")]
     answer = in_background(store, "/global/all-2")
     store.arrived(3, "/global/all-2", b"5 3\nfirst2nd")
     assert answer() == (200, b"5 3\nfirst2nd")

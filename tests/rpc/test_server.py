@@ -8,22 +8,22 @@ import threading
 import grpc
 import pytest
 
-from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core import protocol
+from edl_allreduce.core.protocol import Plan, Seat
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import MasterUnreachable, UsageError
-from edl_allreduce.rpc import messages
+from edl_allreduce.rpc import codec
 from edl_allreduce.rpc.client import WorkerStream, command
 from edl_allreduce.rpc.server import SERVICE, MasterServer
 
 SEAT = Seat("uid", 7, "127.0.0.1")
-HELLO = messages.Hello(SEAT, messages.PROTOCOL, "0")
+HELLO = protocol.Hello(SEAT, version="0")
 
 
-def status(name: str) -> messages.JobStatus:
+def status(name: str) -> JobStatus:
     numbers = dict.fromkeys(("wanted", "minimum", "generation", "step", "total_steps"), 0)
     rates = dict.fromkeys(("loss", "records_per_second", "steps_per_second", "elapsed"), 0.0)
-    return messages.JobStatus(
-        job_name=name, phase="", waiting_for="", workers=[], events=[], **numbers, **rates
-    )
+    return JobStatus(job_name=name, phase="", waiting_for="", workers=[], events=[], **numbers, **rates)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def master():
     async def attend(requests, peer):
         async for message in requests:
             heard.append(message)
-            yield messages.NewPlan(Plan(1, (SEAT,)), True, "test")
+            yield protocol.NewPlan(Plan(1, (SEAT,)), True, "test")
             return
 
     async def answer(message):
@@ -73,15 +73,15 @@ def test_a_worker_without_the_token_is_refused_with_a_cure(master):
 
 def test_a_command_without_the_token_is_refused(master):
     address, heard = master
-    assert command(address, "secret", messages.Ask()).job_name == "job"
+    assert command(address, "secret", protocol.Ask()).job_name == "job"
     with pytest.raises(UsageError, match="refused"):
-        command(address, "", messages.Ask())
-    assert heard == [messages.Ask()]
+        command(address, "", protocol.Ask())
+    assert heard == [protocol.Ask()]
 
 
 def test_a_command_to_nobody_says_so():
     with pytest.raises(MasterUnreachable, match=r"no answer from the master at 127\.0\.0\.1:9"):
-        command("127.0.0.1:9", "secret", messages.Ask(), timeout=20)
+        command("127.0.0.1:9", "secret", protocol.Ask(), timeout=20)
 
 
 def test_bytes_that_are_no_message_are_refused(master):
@@ -96,10 +96,10 @@ def test_bytes_that_are_no_message_are_refused(master):
 def test_every_message_survives_the_wire():
     plan = Plan(3, (SEAT,))
     for message in (
-        messages.NewPlan(plan, False, "why"),
-        messages.KvEntry(3, "/k", b"\x00v"),
-        messages.Release(),
+        protocol.NewPlan(plan, False, "why"),
+        protocol.KvEntry(3, "/k", b"\x00v"),
+        protocol.Release(),
     ):
-        assert messages.decode_from_master(messages.encode(message)) == message
-    for said in (HELLO, messages.Out(3, 5, "broke"), messages.KvSet(3, "/k", b"v"), messages.Draining()):
-        assert messages.decode_from_worker(messages.encode(said)) == said
+        assert codec.decode_from_master(codec.encode(message)) == message
+    for said in (HELLO, protocol.Out(3, 5, "broke"), protocol.KvSet(3, "/k", b"v"), protocol.Draining()):
+        assert codec.decode_from_worker(codec.encode(said)) == said

@@ -8,8 +8,9 @@ import threading
 import pytest
 
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
+from edl_allreduce.core import protocol
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import MasterUnreachable
-from edl_allreduce.rpc import messages
 from edl_allreduce.rpc.client import command
 from edl_allreduce.rpc.server import MasterServer, Tls
 
@@ -23,10 +24,10 @@ def credentials():
 def address(credentials):
     async def attend(requests, peer):
         async for _ in requests:
-            yield messages.Release()
+            yield protocol.Release()
 
     async def answer(message):
-        return messages.JobStatus("safe", "Training", 1, 1, 1, 0, 0, 0.0, 0.0, 0.0, "", 0.0, [], [])
+        return JobStatus("safe", "Training", 1, 1, 1, 0, 0, 0.0, 0.0, 0.0, "", 0.0, [], [])
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -45,19 +46,19 @@ def address(credentials):
 
 
 def test_who_has_the_jobs_certificate_and_token_is_answered(address, credentials):
-    status = command(address, credentials.token, messages.Ask(), certificate=credentials.certificate)
+    status = command(address, credentials.token, protocol.Ask(), certificate=credentials.certificate)
     assert status.job_name == "safe"
 
 
 def test_another_jobs_certificate_does_not_do(address, credentials):
     other = make_credentials()
     with pytest.raises(MasterUnreachable):
-        command(address, credentials.token, messages.Ask(), certificate=other.certificate, timeout=3)
+        command(address, credentials.token, protocol.Ask(), certificate=other.certificate, timeout=3)
 
 
 def test_nobody_is_answered_in_clear(address, credentials):
     with pytest.raises(MasterUnreachable):
-        command(address, credentials.token, messages.Ask(), timeout=3)
+        command(address, credentials.token, protocol.Ask(), timeout=3)
 
 
 def test_two_jobs_never_share_credentials(credentials):

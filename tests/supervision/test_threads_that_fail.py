@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership.types import Seat
+from edl_allreduce.core.protocol import Seat
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.threads import supervised
 

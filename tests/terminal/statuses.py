@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edl_allreduce.core.progress import Length
-from edl_allreduce.rpc.messages import EventRecord, JobStatus, Tally, WorkerStatus
+from edl_allreduce.core.status import EventRecord, JobStatus, Tally, WorkerStatus
 
 LENGTH = Length(records=1000, epochs=10, batch=50)
 

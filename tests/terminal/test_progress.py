@@ -8,8 +8,8 @@ import pytest
 
 from edl_allreduce.core.progress import Length, Place, Stopwatch, duration
 from edl_allreduce.core.schedule import Order, Schedule
+from edl_allreduce.core.status import Tally
 from edl_allreduce.master.report import Told, next_line, progress_line, summary, time_left
-from edl_allreduce.rpc.messages import Tally
 from tests.terminal.statuses import LENGTH, status, worker
 
 # ---------------------------------------------------------------------------------------------- totals

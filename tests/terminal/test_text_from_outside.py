@@ -15,13 +15,14 @@ from edl_allreduce.cli import data as data_command
 from edl_allreduce.cli import events as events_command
 from edl_allreduce.cli import main as cli
 from edl_allreduce.cli import status as status_command
-from edl_allreduce.core.membership.types import Seat
+from edl_allreduce.core import protocol
+from edl_allreduce.core.protocol import Seat
+from edl_allreduce.core.status import EventRecord
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master import report
 from edl_allreduce.master.display import render
 from edl_allreduce.master.job import Phase, Result
-from edl_allreduce.rpc import messages
-from edl_allreduce.rpc.messages import EventRecord
+from edl_allreduce.rpc import codec
 from scripts import demo_cluster
 from tests.terminal.statuses import LENGTH, status, worker
 
@@ -141,17 +142,17 @@ def test_status_events_and_list_show_it(text, capsys, monkeypatch):
 
 @every_hostile_text
 def test_it_travels_from_worker_to_master(text):
-    seat = messages.Hello(Seat("uid", 1, text), messages.PROTOCOL, text)
-    for message in (seat, messages.Failed(True, text, text), messages.Evaluated(1, {text: 1.0}),
-                    messages.KvSet(1, text, b"\xff\x00")):  # fmt: skip
-        heard = messages.decode_from_worker(messages.encode(message))
+    seat = protocol.Hello(Seat("uid", 1, text), version=text)
+    for message in (seat, protocol.Failed(True, text, text), protocol.Evaluated(1, {text: 1.0}),
+                    protocol.KvSet(1, text, b"\xff\x00")):  # fmt: skip
+        heard = codec.decode_from_worker(codec.encode(message))
         assert type(heard) is type(message)
-    assert isinstance(heard, messages.KvSet) and heard.value == b"\xff\x00"
+    assert isinstance(heard, protocol.KvSet) and heard.value == b"\xff\x00"
 
 
 @every_hostile_text
 def test_the_demo_reports_it(text):
-    reform = messages.Reformed(1, 2, 0.1, 0.1, 0.1, 0.1, 0.1)
+    reform = protocol.Reformed(1, 2, 0.1, 0.1, 0.1, 0.1, 0.1)
     result = Result(Phase.STOPPED, text, 1, text, [reform], {1: text, 2: text})
     harmless(drawn(demo.what_happened(result)))
     events = [EventRecord(1, 0.0, "plan", f"generation 1: workers 0, 1, because {text}")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.data.datasets import DATASETS
 from edl_allreduce.data.example import encode_example
 from edl_allreduce.data.recordio import RecordIOWriter

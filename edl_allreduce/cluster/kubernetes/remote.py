@@ -24,8 +24,9 @@ from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.cluster.registry import Address
 from edl_allreduce.core import pod_causes
+from edl_allreduce.core.protocol import Ask
+from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ApiRefused, ClusterError, MasterUnreachable, UsageError
-from edl_allreduce.rpc.messages import Ask, EventRecord, JobStatus
 from edl_allreduce.spec.job import DOCUMENTED_PORT
 from edl_allreduce.spec.words import did_you_mean
 

@@ -9,21 +9,14 @@ from edl_allreduce.core.membership.types import (
     Abort,
     Action,
     Away,
-    Done,
-    Draining,
-    Entered,
     Event,
     Evict,
     Finish,
-    Hello,
-    Joined,
+    Heard,
     Lost,
     Member,
-    Out,
-    Plan,
+    Message,
     Publish,
-    Ready,
-    Seat,
     Standing,
     State,
     Stopping,
@@ -31,6 +24,7 @@ from edl_allreduce.core.membership.types import (
     Unheard,
     Wanted,
 )
+from edl_allreduce.core.protocol import Done, Draining, Entered, Hello, Joined, Out, Plan, Ready, Seat
 
 PROOF = 2
 """Steps that a ring makes if it works: the first exchange of tensors that do not fit may go unnoticed."""
@@ -52,8 +46,17 @@ def handle(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
 
 def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action, ...]]:
     match event:
-        case Hello():
-            return _hello(state, event, now)
+        case Heard(_, Hello() as hello, link):
+            return _hello(state, hello, link, now)
+        case Heard(uid, message):
+            member = state.members.get(uid)
+            return (state if member is None else _heard(state, member, message, now)), ()
+        case Away(uid, link):
+            member = state.members.get(uid)
+            late = member is None or member.link != link  # it is back over another connection already
+            return (state if member is None or late else _with(state, replace(member, away=now))), ()
+        case Lost(uid, cause):
+            return _lost(state, uid, cause, now), ()
         case Tick(usual_step):
             return replace(state, usual_step=usual_step), ()
         case Unheard(worker_ids):
@@ -62,31 +65,25 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
             return replace(state, options=replace(state.options, wanted=count)), ()
         case Stopping():
             return replace(state, options=replace(state.options, minimum=1)), ()
-        case Lost(uid, cause):
-            return _lost(state, uid, cause, now), ()
-    member = state.members.get(event.uid)
-    if member is None:
-        return state, ()
-    match event:
-        case Away(_, link):
-            late = member.link != link  # it is back over another connection already
-            return (state if late else _with(state, replace(member, away=now))), ()
-        case Ready(_, step, has_state) if member.standing is Standing.PREPARING:
-            return _with(
-                state, replace(member, standing=Standing.WAITING, since=now, step=step, has_state=has_state)
-            ), ()
+
+
+def _heard(state: State, member: Member, message: Message, now: float) -> State:
+    match message:
+        case Ready(step=step, has_state=has_state) if member.standing is Standing.PREPARING:
+            ready = replace(member, standing=Standing.WAITING, since=now, step=step, has_state=has_state)
+            return _with(state, ready)
         case Draining():
-            return _with(state, replace(member, draining=True)), ()
-        case Entered(_, generation) if _current(state, member, generation):
+            return _with(state, replace(member, draining=True))
+        case Entered(generation) if _current(member, generation):
             first = now if state.entered_since is None else state.entered_since
-            return replace(_with(state, replace(member, entered=True)), entered_since=first), ()
-        case Joined(_, generation, step) if _current(state, member, generation):
+            return replace(_with(state, replace(member, entered=True)), entered_since=first)
+        case Joined(generation, step) if _current(member, generation):
             state, member = _progressed(state, member, step)
-            return _with(state, replace(member, entered=True, joined=True, has_state=True, step=step)), ()
-        case Joined(_, _, step) if member.standing is not Standing.PREPARING:
+            return _with(state, replace(member, entered=True, joined=True, has_state=True, step=step))
+        case Joined(_, step) if member.standing is not Standing.PREPARING:
             # Too late for that ring, but true: this worker holds the model.
-            return _with(state, replace(member, has_state=True, step=max(step, member.step))), ()
-        case Out(_, generation, step, reason) if _current(state, member, generation):
+            return _with(state, replace(member, has_state=True, step=max(step, member.step)))
+        case Out(generation, step, reason) if _current(member, generation):
             moved = state.moved or (member.joined and step >= member.step + PROOF)
             state, member = _progressed(replace(state, moved=moved), member, step)
             out = replace(
@@ -98,16 +95,14 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
                 news = bool(reason) and not state.losses and state.aborted != generation
                 losses = (f"worker {member.seat.worker_id} reports: {reason}",) if news else state.losses
                 state = replace(state, broken_since=now, losses=losses)
-            return state, ()
-        case Done(_, generation, step) if _current(state, member, generation):
+            return state
+        case Done(generation, step) if _current(member, generation):
             state, member = _progressed(state, member, step)
-            return _with(
-                state, replace(member, standing=Standing.DONE, since=now, step=step, has_state=True)
-            ), ()
-    return state, ()  # stale by number, or out of order: never by timing
+            return _with(state, replace(member, standing=Standing.DONE, since=now, step=step, has_state=True))
+    return state  # stale by number, or out of order: never by timing
 
 
-def _current(state: State, member: Member, generation: int) -> bool:
+def _current(member: Member, generation: int) -> bool:
     return member.standing is Standing.RING and member.generation == generation
 
 
@@ -139,7 +134,7 @@ def _lost(state: State, uid: str, cause: str, now: float) -> State:
     return state
 
 
-def _hello(state: State, event: Hello, now: float) -> tuple[State, tuple[Action, ...]]:
+def _hello(state: State, event: Hello, link: int, now: float) -> tuple[State, tuple[Action, ...]]:
     seat, plan = event.seat, event.plan
     state = replace(state, unheard=state.unheard - {seat.worker_id})
     if seat.uid in state.gone:
@@ -157,7 +152,7 @@ def _hello(state: State, event: Hello, now: float) -> tuple[State, tuple[Action,
         state, evictions = _adopt(_without(state, seat.uid), plan, now)
     if plan is None:
         # Also if the plan seats it: then it has not heard that plan, or gave it up, and waits outside.
-        new = Member(seat, Standing.PREPARING, now, draining=draining, link=event.link)
+        new = Member(seat, Standing.PREPARING, now, draining=draining, link=link)
         if event.has_state and event.generation > 0:  # it was in a ring, so it is ready
             new = replace(new, standing=Standing.WAITING, has_state=True, step=event.step, proven=proven)
         return _with(state, new), evictions
@@ -172,7 +167,7 @@ def _hello(state: State, event: Hello, now: float) -> tuple[State, tuple[Action,
         step=event.step,
         proven=proven and event.has_state,
         draining=draining,
-        link=event.link,
+        link=link,
     )
     back = known is not None and known.link > 0
     if plan != state.plan or (back and not (event.joined or event.done)):
@@ -189,7 +184,7 @@ def _hello(state: State, event: Hello, now: float) -> tuple[State, tuple[Action,
         has_state=event.has_state or event.joined or event.done,
         proven=proven and (event.has_state or event.joined or event.done),
         draining=draining,
-        link=event.link,
+        link=link,
         expected=False,
     )
     if state.aborted == plan.generation and not event.done:  # the order may have been lost with its stream

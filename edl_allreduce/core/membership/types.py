@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.protocol import Done, Draining, Entered, Hello, Joined, Out, Plan, Ready, Seat
 
 KEEPALIVE_SECONDS = 20.0
 """After so long both ends of a connection know that nothing passes any more."""
@@ -27,30 +28,6 @@ class Standing(Enum):
     """Trained the last step; keeps its state until everybody has it."""
     ABSENT = "absent"
     """Its connection to the master is gone, and its ring went on without it; taken back when it returns."""
-
-
-@dataclass(frozen=True)
-class Seat:
-    """A place in a plan."""
-
-    uid: str
-    worker_id: int
-    host: str
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The ring of one generation; the index in `members` is the rank."""
-
-    generation: int
-    members: tuple[Seat, ...]
-
-    @property
-    def size(self) -> int:
-        return len(self.members)
-
-    def rank_of(self, uid: str) -> int | None:
-        return next((rank for rank, seat in enumerate(self.members) if seat.uid == uid), None)
 
 
 @dataclass(frozen=True)
@@ -179,76 +156,17 @@ class State:
 # --------------------------------------------------------------------------------------------- events
 
 
-@dataclass(frozen=True)
-class Hello:
-    """A worker connected. `plan` is the newest that seats it and that it did not give up, if any."""
+Message = Hello | Ready | Entered | Joined | Out | Done | Draining
+"""What a worker says about its membership."""
 
-    seat: Seat
-    plan: Plan | None = None
-    step: int = 0
-    done: bool = False
-    joined: bool = True
-    """Whether it is in the ring of `plan`; False while it connects or has yet to leave an older one."""
-    has_state: bool = True
-    """Whether it holds the model of the job; means nothing before it heard of any generation."""
-    generation: int = 0
-    """The highest generation that it ever heard of."""
+
+@dataclass(frozen=True)
+class Heard:
+    """A worker said something over its connection `link`; the master counts connections."""
+
+    uid: str
+    message: Message
     link: int = 0
-    """The number of the connection that it came over; the master counts them."""
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A worker finished its preparations."""
-
-    uid: str
-    step: int = 0
-    has_state: bool = False
-    """True only if it was in a ring. A checkpoint does not count: the living are further than it is, and
-    whoever drains with the model would be let go because of it."""
-
-
-@dataclass(frozen=True)
-class Entered:
-    """A member began to connect to the ring of `generation`."""
-
-    uid: str
-    generation: int
-
-
-@dataclass(frozen=True)
-class Joined:
-    """A member is connected and agreed on the state at `step`."""
-
-    uid: str
-    generation: int
-    step: int
-
-
-@dataclass(frozen=True)
-class Out:
-    """A member left the ring of `generation` and waits for a plan; `reason` is empty at a voted boundary."""
-
-    uid: str
-    generation: int
-    step: int
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Done:
-    """A member trained the last step."""
-
-    uid: str
-    generation: int
-    step: int
-
-
-@dataclass(frozen=True)
-class Draining:
-    """A worker was asked to leave (SIGTERM, scale-in)."""
-
-    uid: str
 
 
 @dataclass(frozen=True)
@@ -293,10 +211,7 @@ class Tick:
     usual_step: float = 0.0
 
 
-Event = (
-    Hello | Ready | Entered | Joined | Out | Done | Draining | Away | Lost
-    | Unheard | Wanted | Stopping | Tick
-)  # fmt: skip
+Event = Heard | Away | Lost | Unheard | Wanted | Stopping | Tick
 
 # -------------------------------------------------------------------------------------------- actions
 

@@ -27,8 +27,8 @@ import msgspec
 import numpy as np
 
 from edl_allreduce import clock
+from edl_allreduce.core import protocol
 from edl_allreduce.errors import CheckpointError, UsageError
-from edl_allreduce.rpc import messages
 from edl_allreduce.testing import faults
 from edl_allreduce.version import __version__
 from edl_allreduce.worker import disk
@@ -317,7 +317,7 @@ class Checkpoints:
         *,
         every: int,
         keep: int,
-        send: Callable[[messages.Checkpointed], None],
+        send: Callable[[protocol.Checkpointed], None],
     ) -> None:
         self.directory = Path(directory)
         self._trainer = trainer
@@ -422,7 +422,7 @@ class Checkpoints:
                     self._busy = False
                     self._changed.notify_all()
 
-    def _write(self, snapshot: Snapshot) -> messages.Checkpointed:
+    def _write(self, snapshot: Snapshot) -> protocol.Checkpointed:
         step, where = snapshot.step, str(self.directory)
         try:
             names = [variable.path for variable in (*snapshot.model, *snapshot.optimizer)]
@@ -430,7 +430,7 @@ class Checkpoints:
             if spoiled:
                 error = f"{spoiled[0]} holds NaN or an infinity, from which nobody could go on"
                 log.error("no checkpoint of step %d: %s", step, error)
-                return messages.Checkpointed(step, where, error)
+                return protocol.Checkpointed(step, where, error)
             tidy(self.directory)  # there may be no room otherwise
             path = write(self.directory, snapshot, self._course)
             prune(self.directory, self._keep, step)
@@ -439,9 +439,9 @@ class Checkpoints:
             text = disk.words(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             unknown = not isinstance(error, OSError)
             log.error("the checkpoint of step %d could not be written: %s", step, text, exc_info=unknown)
-            return messages.Checkpointed(step, where, text)
+            return protocol.Checkpointed(step, where, text)
         log.info("checkpoint of step %d is in %s", step, path)
-        return messages.Checkpointed(step, str(path))
+        return protocol.Checkpointed(step, str(path))
 
 
 def not_finite(names: Sequence[str], arrays: Sequence[Array]) -> list[str]:
@@ -508,7 +508,7 @@ def check_fit(loaded: Loaded, trainer: HoldsState, *, model_only: bool = False) 
 
 
 def load_for_init(
-    directory: str, trainer: HoldsState, send: Callable[[messages.Note], None] = lambda note: None
+    directory: str, trainer: HoldsState, send: Callable[[protocol.Note], None] = lambda note: None
 ) -> Loaded:
     """The checkpoint that --checkpoint_dir_for_init names: the directory of several, or one of them."""
     path = Path(directory)
@@ -522,7 +522,7 @@ def load_for_init(
     for problem in broken:
         text = f"{problem}; {loaded.path.name} is used instead"
         log.warning("%s", text)
-        send(messages.Note(messages.WARNING, text, once=True))
+        send(protocol.Note(protocol.WARNING, text, once=True))
     check_fit(loaded, trainer, model_only=True)
     return loaded
 

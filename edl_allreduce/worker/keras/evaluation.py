@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from edl_allreduce.core import protocol
 from edl_allreduce.data import Records, RecordSource, read_good
 from edl_allreduce.errors import DataError, ModelError
-from edl_allreduce.rpc import messages
 from edl_allreduce.worker.keras import rules as keras_rules
 from edl_allreduce.worker.keras.autograph import converted
 from edl_allreduce.worker.keras.pipeline import MicroBatch, Parser, bad_records, read_all
@@ -65,7 +65,7 @@ class Evaluator:
         *,
         chunk: int,
         bad_records_allowed: int = 0,
-        send: Callable[[messages.BadRecords], None] = lambda message: None,
+        send: Callable[[protocol.BadRecords], None] = lambda message: None,
     ) -> None:
         self._definition = definition
         self._loss = converted(definition.loss)

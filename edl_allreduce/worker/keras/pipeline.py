@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from edl_allreduce.core import protocol
 from edl_allreduce.core.schedule import Schedule, Span, micro_batches, share
 from edl_allreduce.data import Records, RecordSource, read_good
 from edl_allreduce.errors import BadRecord, DataError, ModelError
-from edl_allreduce.rpc import messages
 from edl_allreduce.worker.keras.autograph import converted
 from edl_allreduce.worker.keras.zoo import Mode
 
@@ -265,6 +265,6 @@ def read_all(source: RecordSource, indices: Sequence[int]) -> Records:
         ) from error
 
 
-def bad_records(data: str, problems: Iterable[BadRecord]) -> messages.BadRecords:
+def bad_records(data: str, problems: Iterable[BadRecord]) -> protocol.BadRecords:
     """What the job is told of records that were left out."""
-    return messages.BadRecords(data, {bad.index: (str(bad), bad.lost_with_it) for bad in problems})
+    return protocol.BadRecords(data, {bad.index: (str(bad), bad.lost_with_it) for bad in problems})

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from edl_allreduce.rpc import messages
+from edl_allreduce.core import protocol
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ FLUSH_MILLISECONDS = 2000
 class Summaries:
     """Without a directory nothing is written; the file is made when the first point comes."""
 
-    def __init__(self, directory: str, send: Callable[[messages.Note], None] = lambda note: None) -> None:
+    def __init__(self, directory: str, send: Callable[[protocol.Note], None] = lambda note: None) -> None:
         self._directory = directory
         self._send = send
         self._writer: Any = None
@@ -56,7 +56,7 @@ class Summaries:
             text = f"no more curves are written to {self._directory}: {error}"
             self._directory, self._writer = "", None
             log.warning("%s", text)
-            self._send(messages.Note(messages.WARNING, text, once=True))
+            self._send(protocol.Note(protocol.WARNING, text, once=True))
 
     def _append(self, step: int, values: Mapping[str, float]) -> None:
         if self._writer is None:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
+from edl_allreduce.core import protocol
 from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Manifest, Start, Verdict, judge
 from edl_allreduce.errors import DataError, UsageError
-from edl_allreduce.rpc import messages
 from edl_allreduce.worker import disk
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Diary:
         directory: str,
         worker_id: int,
         uid: str,
-        send: Callable[[messages.Note], None] = lambda note: None,
+        send: Callable[[protocol.Note], None] = lambda note: None,
     ) -> None:
         self._directory = directory
         self._send = send
@@ -86,7 +86,7 @@ class Diary:
                 "what comes now is not proved"
             )
             log.error("%s", text)
-            self._send(messages.Note(messages.WARNING, text, once=True))
+            self._send(protocol.Note(protocol.WARNING, text, once=True))
 
     def open_run(self, step: int, position: int) -> int:
         """A number for a new run of the job, never given before in this directory."""

@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 
 from edl_allreduce import clock
+from edl_allreduce.core import protocol
 from edl_allreduce.core.audit import Applied, Begin, Fed, Manifest
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.core.progress import Length
+from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.core.schedule import Schedule, Span, share
 from edl_allreduce.errors import BadRecord, NotFinite, RingBroken
-from edl_allreduce.rpc import messages
 from edl_allreduce.spec import OnNan
 from edl_allreduce.testing import faults
 from edl_allreduce.worker.checkpoint.files import Checkpoints
@@ -117,7 +117,7 @@ class Orders(Protocol):
 
     def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None: ...
 
-    def send(self, message: messages.FromWorker) -> None: ...
+    def send(self, message: protocol.FromWorker) -> None: ...
 
 
 class Ending(Enum):
@@ -225,15 +225,15 @@ class Engine:
         while True:
             order = self.control.next_order(self.generation)
             match order:
-                case messages.NewPlan():
+                case protocol.NewPlan():
                     self._follow(order)
-                case messages.Export():
+                case protocol.Export():
                     self._export()
-                case messages.Release():
+                case protocol.Release():
                     return Ending.RELEASED
                 case Leave():
                     return Ending.LEFT
-                case messages.Evicted(reason):
+                case protocol.Evicted(reason):
                     log.warning("evicted: %s", reason)
                     return Ending.EVICTED
                 case MasterGone(seconds):
@@ -253,7 +253,7 @@ class Engine:
             log.info("wrote %s", written.path or "no model")
         return Ending.RELEASED
 
-    def _follow(self, order: messages.NewPlan) -> None:
+    def _follow(self, order: protocol.NewPlan) -> None:
         plan = order.plan
         self.generation = plan.generation
         if self._pause is not None:
@@ -379,11 +379,11 @@ class Engine:
         number = self.diary.open_run(self.step, self.position) if leads else 0
         self._run = self.ring.gather([number])[root][0]
         if leads and self.checkpoints is not None and self.checkpoints.passed_over:
-            self.control.send(messages.Note(messages.WARNING, self.checkpoints.passed_over, once=True))
+            self.control.send(protocol.Note(protocol.WARNING, self.checkpoints.passed_over, once=True))
         if leads and self._begun_from is not None:
             where = f"from {self._begun_from}, after {self.step} steps and {self.position} records"
             log.info("resumed %s", where)
-            self.control.send(messages.Note("resume", f"the job goes on {where}"))
+            self.control.send(protocol.Note("resume", f"the job goes on {where}"))
 
     # ---------------------------------------------------------------------------------------- training
 
@@ -493,7 +493,7 @@ class Engine:
             skips = self.settings.on_nan is OnNan.SKIP
             goes_on = "such updates are left out" if skips else "training goes on"
             text = f"{what}; {goes_on} (--on_nan={self.settings.on_nan})"
-            self.control.send(messages.Note(messages.NAN, text))
+            self.control.send(protocol.Note(protocol.NAN, text))
 
     def _not_finite(self, plan: Plan, step: int, loss: Any, data: StepData) -> str:
         """Whose records gave the loss that is not finite. All ranks ask together."""
@@ -561,7 +561,7 @@ class Engine:
                  self.step, shown(finite), self.evaluator.records, clock.now() - began)  # fmt: skip
         if self.ring.rank == 0:
             self.summaries.evaluation(self.step, metrics)
-        self.control.send(messages.Evaluated(self.step, metrics))
+        self.control.send(protocol.Evaluated(self.step, metrics))
         return True
 
     # ------------------------------------------------------------------------------------- checkpoints
@@ -585,7 +585,7 @@ class Engine:
         pause, self._pause = self._pause, None
         if pause is None:
             return
-        report = messages.Reformed(
+        report = protocol.Reformed(
             generation=plan.generation,
             size=plan.size,
             notice=pause.noticed - pause.last_step,
@@ -620,7 +620,7 @@ class Engine:
             others = {index for row in rows for index in row if index >= 0} - self._met
             self._met |= others
             met = {index: (f"record {index}, which another rank met", 0) for index in others}
-            self.control.send(messages.BadRecords("training data", met))
+            self.control.send(protocol.BadRecords("training data", met))
 
     def _write_manifest(self, *, finished: bool) -> None:
         if self.settings.audit_dir:
@@ -636,4 +636,4 @@ class Engine:
     def _export(self) -> None:
         faults.reach("export", rank=self.ring.rank)
         written = self.export()
-        self.control.send(messages.Exported(written.path, written.trouble))
+        self.control.send(protocol.Exported(written.path, written.trouble))

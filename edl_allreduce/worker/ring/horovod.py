@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from edl_allreduce import outside
 from edl_allreduce.core import ring_words
-from edl_allreduce.core.membership.types import Plan
+from edl_allreduce.core.protocol import Plan
 from edl_allreduce.errors import RingBroken
 from edl_allreduce.version import STOCK_HOROVOD
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
-from edl_allreduce.rpc import messages
+from edl_allreduce.core import protocol
 from edl_allreduce.testing import faults
 
 GONE = 410
@@ -24,7 +24,7 @@ ALL = "all-"
 class LoopbackStore:
     """Keys of one generation at a time."""
 
-    def __init__(self, publish: Callable[[messages.FromWorker], None], longest_wait: float) -> None:
+    def __init__(self, publish: Callable[[protocol.FromWorker], None], longest_wait: float) -> None:
         self._publish = publish
         self._longest_wait = longest_wait
         self._changed = threading.Condition()
@@ -78,10 +78,10 @@ class LoopbackStore:
         whole, _, name = key.rpartition("/")
         _, several, size = whole.rpartition(f"/{ALL}")
         if several:
-            self._publish(messages.KvPart(generation, whole, int(name), int(size), value))
+            self._publish(protocol.KvPart(generation, whole, int(name), int(size), value))
         else:
             self.arrived(generation, key, value)
-            self._publish(messages.KvSet(generation, key, value))
+            self._publish(protocol.KvSet(generation, key, value))
         return True
 
     def get(self, key: str) -> bytes | int:

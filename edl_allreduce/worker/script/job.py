@@ -16,10 +16,10 @@ from typing import Any, Self
 import numpy as np
 import tensorflow as tf
 
+from edl_allreduce.core import protocol
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.schedule import Order, Schedule, Span
 from edl_allreduce.errors import JobFailed, UsageError
-from edl_allreduce.rpc import messages
 from edl_allreduce.spec import ElasticBatch, JobSpec, parse_job
 from edl_allreduce.worker.checkpoint.files import Checkpoints, Course
 from edl_allreduce.worker.keras.fingerprint import of_script
@@ -225,7 +225,7 @@ class ElasticJob:
         )
         self._loop.engine = engine
         member.ready(
-            messages.Ready(
+            protocol.Ready(
                 step=0,
                 has_state=False,
                 fingerprint=fingerprint,

@@ -8,11 +8,10 @@ import sys
 from dataclasses import dataclass
 from typing import NoReturn
 
-from edl_allreduce.core import stories
+from edl_allreduce.core import protocol, stories
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import UsageError
-from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.worker.control import LAST_WORDS_SECONDS, Control
 from edl_allreduce.worker.loop.engine import ElasticRing, Orders
@@ -46,7 +45,7 @@ class Member:
         """A ring of one for the rehearsal; a launcher's ring rehearses together."""
         self.ring.join(Plan(0, (self.orders.seat,)), self.orders.seat.uid)
 
-    def ready(self, message: messages.Ready) -> None:
+    def ready(self, message: protocol.Ready) -> None:
         if self.control is not None:
             assert isinstance(self.ring, HorovodRing)
             self.control.watch(self.ring)

@@ -9,9 +9,10 @@ import signal
 
 from edl_allreduce import clock
 from edl_allreduce.cluster.registry import token_for
+from edl_allreduce.core.protocol import Ask
+from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import EdlError, MasterUnreachable, UsageError
 from edl_allreduce.rpc.client import command
-from edl_allreduce.rpc.messages import Ask, JobStatus
 from edl_allreduce.spec import JobSpec, ParsedJob, parse_job
 from edl_allreduce.worker.start.launching import TOKEN
 from edl_allreduce.worker.start.signals import TERMINATION

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import resource
 
-from edl_allreduce.core import stories
+from edl_allreduce.core import protocol, stories
 from edl_allreduce.errors import SetupError
-from edl_allreduce.rpc import messages
 
 PASSING = frozenset({"AbortedError", "DeadlineExceededError", "ResourceExhaustedError", "UnavailableError"})
 """TensorFlow's words for a network or a machine in trouble; TensorFlow itself may not be loaded here."""
 
 
-def report(error: BaseException, *, invalid: bool, step: int, whole: bool) -> messages.Failed:
+def report(error: BaseException, *, invalid: bool, step: int, whole: bool) -> protocol.Failed:
     """For the master. `whole`: with every frame (--full_traceback)."""
     story = stories.tell(error)
     # Whatever comes from outside may be gone the next time; a line of code that raises will do so again.
@@ -21,7 +20,7 @@ def report(error: BaseException, *, invalid: bool, step: int, whole: bool) -> me
     text = stories.whole(error) if whole else story.text
     if not story.own and not invalid:
         text += _room()
-    return messages.Failed(invalid, story.summary, text, place)
+    return protocol.Failed(invalid, story.summary, text, place)
 
 
 def cannot_load(error: Exception) -> SetupError:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec import JobSpec, ParsedJob
 from edl_allreduce.worker.start import signals

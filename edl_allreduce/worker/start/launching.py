@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership.types import Seat
+from edl_allreduce.core.protocol import Seat
 from edl_allreduce.errors import SetupError
 from edl_allreduce.spec import JobSpec, to_argv
 from edl_allreduce.worker.control import Control

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from edl_allreduce import logs
 from edl_allreduce.core import stories
-from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import EdlError
 from edl_allreduce.spec import JobSpec, JobType
 from edl_allreduce.worker.start import signals

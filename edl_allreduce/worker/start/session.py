@@ -14,12 +14,12 @@ import keras
 import tensorflow as tf
 
 from edl_allreduce import clock
+from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership.types import Plan
+from edl_allreduce.core.protocol import Plan
 from edl_allreduce.core.schedule import Order, Schedule
 from edl_allreduce.data import Records, RecordSource, open_source, read_good
 from edl_allreduce.errors import BadRecord, DataError, EdlError, ModelError
-from edl_allreduce.rpc import messages
 from edl_allreduce.spec import ElasticBatch, JobSpec, MixedPrecision, job_directory
 from edl_allreduce.spec.params import parse_params
 from edl_allreduce.worker.checkpoint.files import Checkpoints, Course, load_for_init
@@ -78,7 +78,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     control.watch(ring)
     log.info("ready after %.1f s: %d records, step traced", clock.now() - began, len(source))
     control.ready(
-        messages.Ready(
+        protocol.Ready(
             step=0,
             has_state=False,
             fingerprint=f"{source.fingerprint}-{spec.seed}-{spec.shuffle:d}",
@@ -94,7 +94,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
 def tell_notices(trainer: Trainer, orders: Orders) -> None:
     """What people should know about how their model is trained."""
     for text in trainer.notices:
-        orders.send(messages.Note(messages.NOTICE, text, once=True))
+        orders.send(protocol.Note(protocol.NOTICE, text, once=True))
 
 
 def pass_writer(trainer: Trainer) -> functools.partial[None] | None:
@@ -166,11 +166,11 @@ def read_first(
     return records, bad
 
 
-def tell_damage(source: RecordSource, send: Callable[[messages.FromWorker], None]) -> None:
+def tell_damage(source: RecordSource, send: Callable[[protocol.FromWorker], None]) -> None:
     """Parts of files that nobody can read are known when the data is opened, and told before it is used."""
     for text in getattr(source, "damage", ()):
         log.warning("%s", text)
-        send(messages.Note(messages.WARNING, text, once=True))
+        send(protocol.Note(protocol.WARNING, text, once=True))
 
 
 def open_training_data(spec: JobSpec) -> tuple[RecordSource, Schedule]:
@@ -200,7 +200,7 @@ def build_trainer(
     ring: Ring,
     source: RecordSource,
     schedule: Schedule,
-    send: Callable[[messages.FromWorker], None] = lambda message: None,
+    send: Callable[[protocol.FromWorker], None] = lambda message: None,
 ) -> tuple[Trainer, Parser]:
     """The model, traced on the first records of the data."""
     definition = definition_of(spec)

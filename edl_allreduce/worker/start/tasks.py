@@ -13,11 +13,12 @@ import keras
 import numpy as np
 
 from edl_allreduce import clock
+from edl_allreduce.core import protocol
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.membership.types import Plan, Seat
+from edl_allreduce.core.protocol import Plan, Seat
+from edl_allreduce.core.status import metrics_line
 from edl_allreduce.data import RecordSource, read_good
 from edl_allreduce.errors import ModelError, UsageError
-from edl_allreduce.rpc import messages
 from edl_allreduce.spec import JobSpec, JobType
 from edl_allreduce.testing import faults
 from edl_allreduce.worker.checkpoint.files import Array, load_for_init
@@ -40,7 +41,7 @@ class Work(Protocol):
 
     def do(self, start: int, stop: int, number: int, between: Callable[[], None]) -> list[float]: ...
 
-    def conclude(self, order: messages.Conclude) -> tuple[dict[str, float], str]: ...
+    def conclude(self, order: protocol.Conclude) -> tuple[dict[str, float], str]: ...
 
 
 class TrainedModel:
@@ -51,7 +52,7 @@ class TrainedModel:
         definition: ModelDefinition,
         sample: Any,
         directory: str,
-        send: Callable[[messages.FromWorker], None],
+        send: Callable[[protocol.FromWorker], None],
     ) -> None:
         self.model = definition.model()
         if not isinstance(self.model, keras.Model):
@@ -93,12 +94,12 @@ class TaskWorker:
     def run(self) -> Ending:
         while True:
             match self._control.next_task():
-                case messages.DoTask() as order:
+                case protocol.DoTask() as order:
                     self._do(order)
-                case messages.Conclude() as order:
+                case protocol.Conclude() as order:
                     metrics, path = self._work.conclude(order)
-                    self._control.send(messages.Concluded(metrics, path))
-                case messages.Evicted(reason):
+                    self._control.send(protocol.Concluded(metrics, path))
+                case protocol.Evicted(reason):
                     log.warning("evicted: %s", reason)
                     return Ending.EVICTED
                 case MasterGone():
@@ -106,10 +107,10 @@ class TaskWorker:
                     return Ending.ABANDONED
                 case Leave():
                     return Ending.LEFT
-                case messages.Release():
+                case protocol.Release():
                     return Ending.RELEASED
 
-    def _do(self, order: messages.DoTask) -> None:
+    def _do(self, order: protocol.DoTask) -> None:
         progress = self._control.progress
         progress.activity, progress.step, progress.done = Activity.COMPUTING, order.number, 0
         began = clock.now()
@@ -123,14 +124,14 @@ class TaskWorker:
         progress.activity = Activity.IDLE
         log.info("task %d (records %d to %d, attempt %d) took %.2f s",
                  order.number, order.start, order.stop - 1, order.attempt, clock.now() - began)  # fmt: skip
-        self._control.send(messages.TaskDone(order.number, order.attempt, sums))
+        self._control.send(protocol.TaskDone(order.number, order.attempt, sums))
 
 
 def prepare(spec: JobSpec, control: Control) -> TaskWorker:
     """Open the data, load the model, trace; then say that this worker is ready."""
     source, model, work = _open(spec, control.send, os.environ.get(TOKEN, ""))
     control.ready(
-        messages.Ready(
+        protocol.Ready(
             step=model.step,
             has_state=True,
             fingerprint=source.fingerprint,
@@ -153,10 +154,10 @@ def run_alone(spec: JobSpec) -> None:
     for number in numbers:
         stop = min((number + 1) * size, len(source))
         sums = sums + np.array(work.do(number * size, stop, number, lambda: None), np.float64)
-    order = messages.Conclude([float(v) for v in np.atleast_1d(sums)], len(numbers), len(source))
+    order = protocol.Conclude([float(v) for v in np.atleast_1d(sums)], len(numbers), len(source))
     metrics, path = work.conclude(order)
     if metrics:
-        print(messages.metrics_line(messages.Evaluated(model.step, metrics)))
+        print(metrics_line(protocol.Evaluated(model.step, metrics)))
     remarks = f"; {control.account.remarks}" if control.account.remarks else ""
     print(f"Succeeded: {len(source)} records{remarks}")
     if path:
@@ -164,7 +165,7 @@ def run_alone(spec: JobSpec) -> None:
 
 
 def _open(
-    spec: JobSpec, send: Callable[[messages.FromWorker], None], run: str
+    spec: JobSpec, send: Callable[[protocol.FromWorker], None], run: str
 ) -> tuple[RecordSource, TrainedModel, Work]:
     session.set_threads(spec)
     definition = session.definition_of(spec)
@@ -197,7 +198,7 @@ class _Evaluating:
         definition: ModelDefinition,
         model: Any,
         source: RecordSource,
-        send: Callable[[messages.FromWorker], None],
+        send: Callable[[protocol.FromWorker], None],
     ) -> None:
         self._chunk = spec.minibatch_size
         self._evaluator = Evaluator(
@@ -213,7 +214,7 @@ class _Evaluating:
         chunks = range(start // self._chunk, -(-stop // self._chunk))
         return [float(v) for v in self._evaluator.measure(chunks, between)]
 
-    def conclude(self, order: messages.Conclude) -> tuple[dict[str, float], str]:
+    def conclude(self, order: protocol.Conclude) -> tuple[dict[str, float], str]:
         return self._evaluator.conclude(np.array(order.sums, np.float64)), ""
 
 
@@ -228,7 +229,7 @@ class _Predicting:
         source: RecordSource,
         parser: Parser,
         run: str,
-        send: Callable[[messages.FromWorker], None],
+        send: Callable[[protocol.FromWorker], None],
     ) -> None:
         self._batch = spec.minibatch_size
         self._bad_allowed = spec.max_bad_records
@@ -283,7 +284,7 @@ class _Predicting:
         features, _ = self._parser(records, len(indices) - len(missing))
         return self._model.predict_on_batch(features), missing
 
-    def conclude(self, order: messages.Conclude) -> tuple[dict[str, float], str]:
+    def conclude(self, order: protocol.Conclude) -> tuple[dict[str, float], str]:
         if self._files is None:
             return {}, ""
         self._files.publish(order.records, order.tasks, overwrite=self._overwrite)

@@ -1,4 +1,4 @@
-"""The messages. Membership events travel as they are; the rest is defined here.
+"""Every message, once: what travels between worker and master is what their machines eat.
 
 A worker attends the master over one stream in both directions. The stream itself is the sign of life: the
 kernel closes it when the process dies.
@@ -7,61 +7,86 @@ kernel closes it when the process dies.
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import msgspec
+from dataclasses import dataclass, field
 
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.membership.types import Plan, Seat
 from edl_allreduce.core.progress import Length
+from edl_allreduce.version import __version__
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Grows when master and worker of two versions could not understand each other."""
 
 WARNING = "warning"
 """The kind of notes and events that people must not overlook."""
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True):
-    """The class name is the tag on the wire."""
+@dataclass(frozen=True)
+class Seat:
+    """A place in a plan."""
+
+    uid: str
+    worker_id: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The ring of one generation; the index in `members` is the rank."""
+
+    generation: int
+    members: tuple[Seat, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def rank_of(self, uid: str) -> int | None:
+        return next((rank for rank, seat in enumerate(self.members) if seat.uid == uid), None)
 
 
 # ------------------------------------------------------------------------------------ worker to master
 
 
-class Hello(_Message, frozen=True):
-    """First message of a stream. `plan` tells a restarted master which ring this worker is in."""
+@dataclass(frozen=True)
+class Hello:
+    """First message of a stream. `plan` is the newest that seats this worker and that it did not give up."""
 
     seat: Seat
-    protocol: int
-    version: str
     plan: Plan | None = None
     step: int = 0
     done: bool = False
     joined: bool = False
+    """Whether it is in the ring of `plan`; False while it connects or has yet to leave an older one."""
     has_state: bool = False
+    """Whether it holds the model of the job; means nothing before it heard of any generation."""
     generation: int = 0
     """The highest that this worker ever heard of."""
+    protocol: int = PROTOCOL
+    version: str = __version__
 
 
-class Ready(_Message, frozen=True):
+@dataclass(frozen=True)
+class Ready:
     """Preparations are over: the step is traced, the data is open."""
 
-    step: int
-    has_state: bool
-    fingerprint: str
+    step: int = 0
+    has_state: bool = False
+    """True only if it was in a ring. A checkpoint does not count: the living are further than it is, and
+    whoever drains with the model would be let go because of it."""
+    fingerprint: str = ""
     """Of the data; two workers that see different data must not train together."""
-    total_steps: int
-    global_batch: int
+    total_steps: int = 0
+    global_batch: int = 0
     records: int = 0
     """Size of the data, where work is pulled."""
-    model: dict[str, str] = {}
+    model: dict[str, str] = field(default_factory=dict, hash=False)
     """What else must be the same on all workers: files, variables, optimizer, versions."""
     length: Length | None = None
     """Of a training."""
 
 
-class Pulse(_Message, frozen=True):
+@dataclass(frozen=True)
+class Pulse:
     """Heartbeat: what the training thread is doing, and how far it is."""
 
     activity: Activity
@@ -75,21 +100,24 @@ class Pulse(_Message, frozen=True):
     """Pieces of the current activity that are finished, where it has pieces (evaluation)."""
 
 
-class Entered(_Message, frozen=True):
+@dataclass(frozen=True)
+class Entered:
     """Begins to connect to the ring of this generation."""
 
     generation: int
 
 
-class Joined(_Message, frozen=True):
+@dataclass(frozen=True)
+class Joined:
     """Connected, and agreed on the state."""
 
     generation: int
     step: int
-    position: int
+    position: int = 0
 
 
-class Reformed(_Message, frozen=True):
+@dataclass(frozen=True)
+class Reformed:
     """The first step in a new ring is over: where a survivor's pause went, in seconds."""
 
     generation: int
@@ -105,20 +133,22 @@ class Reformed(_Message, frozen=True):
         return self.notice + self.plan + self.join + self.sync + self.first_step
 
 
-class Out(_Message, frozen=True):
-    """Left the ring of this generation; waits for a plan."""
+@dataclass(frozen=True)
+class Out:
+    """Left the ring of this generation; waits for a plan. `reason` is empty at a voted boundary."""
 
     generation: int
     step: int
-    reason: str
+    reason: str = ""
 
 
-class Done(_Message, frozen=True):
+@dataclass(frozen=True)
+class Done:
     """Trained the last step, or stopped at a boundary as asked."""
 
     generation: int
     step: int
-    stopped: bool
+    stopped: bool = False
     position: int = 0
     loss: float = math.nan
     """Of the very last step; heartbeats are older."""
@@ -128,11 +158,13 @@ class Done(_Message, frozen=True):
     """What people should know about the result."""
 
 
-class Draining(_Message, frozen=True):
+@dataclass(frozen=True)
+class Draining:
     """Was told to leave."""
 
 
-class Failed(_Message, frozen=True):
+@dataclass(frozen=True)
+class Failed:
     """User code raised, or the job cannot work as described (`invalid`)."""
 
     invalid: bool
@@ -144,21 +176,24 @@ class Failed(_Message, frozen=True):
     """Exception, line and step, when the same again would prove that trying is of no use."""
 
 
-class Exported(_Message, frozen=True):
+@dataclass(frozen=True)
+class Exported:
     """The result is written; `error` says why not."""
 
     path: str
     error: str = ""
 
 
-class Evaluated(_Message, frozen=True):
+@dataclass(frozen=True)
+class Evaluated:
     """Metrics over the whole validation data; every rank reports the same."""
 
     step: int
     metrics: dict[str, float]
 
 
-class TaskDone(_Message, frozen=True):
+@dataclass(frozen=True)
+class TaskDone:
     """A task of an evaluation or prediction job is finished."""
 
     number: int
@@ -167,7 +202,8 @@ class TaskDone(_Message, frozen=True):
     """What it adds to the metrics; empty for predictions."""
 
 
-class Concluded(_Message, frozen=True):
+@dataclass(frozen=True)
+class Concluded:
     """The result of all tasks together."""
 
     metrics: dict[str, float]
@@ -178,7 +214,8 @@ NOTICE, NAN = "notice", "nan"
 """Kinds of notes that are about the job, whoever says it."""
 
 
-class Note(_Message, frozen=True):
+@dataclass(frozen=True)
+class Note:
     """Something that people should know about this worker; becomes an event of the job."""
 
     kind: str
@@ -187,7 +224,8 @@ class Note(_Message, frozen=True):
     """Every worker says the same: the first who says it counts."""
 
 
-class Checkpointed(_Message, frozen=True):
+@dataclass(frozen=True)
+class Checkpointed:
     """A checkpoint is in `path`; or `error` says why there is none."""
 
     step: int
@@ -195,7 +233,8 @@ class Checkpointed(_Message, frozen=True):
     error: str = ""
 
 
-class BadRecords(_Message, frozen=True):
+@dataclass(frozen=True)
+class BadRecords:
     """Records that cannot be read and were left out. A record is told each time that it is met."""
 
     data: str
@@ -204,7 +243,8 @@ class BadRecords(_Message, frozen=True):
     """By index: what is wrong, and how many more records are lost with it, as far as one can tell."""
 
 
-class KvSet(_Message, frozen=True):
+@dataclass(frozen=True)
+class KvSet:
     """A key of the rendezvous of one generation."""
 
     generation: int
@@ -212,7 +252,8 @@ class KvSet(_Message, frozen=True):
     value: bytes
 
 
-class KvPart(_Message, frozen=True):
+@dataclass(frozen=True)
+class KvPart:
     """One rank's part of a key, which is passed on when all parts are there: members would get as many
     messages as there are members otherwise."""
 
@@ -232,11 +273,13 @@ FromWorker = (
 # ------------------------------------------------------------------------------------ master to worker
 
 
-class Welcome(_Message, frozen=True):
+@dataclass(frozen=True)
+class Welcome:
     """The answer to every hello that is accepted: somebody is there."""
 
 
-class NewPlan(_Message, frozen=True):
+@dataclass(frozen=True)
+class NewPlan:
     """The ring of the next generation. Without `abort` the switch is at a step boundary."""
 
     plan: Plan
@@ -244,14 +287,16 @@ class NewPlan(_Message, frozen=True):
     reason: str
 
 
-class AbortRing(_Message, frozen=True):
+@dataclass(frozen=True)
+class AbortRing:
     """Break the ring of this generation now; a plan follows."""
 
     generation: int
     reason: str
 
 
-class KvEntry(_Message, frozen=True):
+@dataclass(frozen=True)
+class KvEntry:
     """A key that some member set; only members of that generation get it."""
 
     generation: int
@@ -259,17 +304,20 @@ class KvEntry(_Message, frozen=True):
     value: bytes
 
 
-class Stop(_Message, frozen=True):
+@dataclass(frozen=True)
+class Stop:
     """Stop at the next step boundary."""
 
     reason: str
 
 
-class Drain(_Message, frozen=True):
+@dataclass(frozen=True)
+class Drain:
     """Leave at a step boundary, as after SIGTERM (the job shrinks)."""
 
 
-class DoTask(_Message, frozen=True):
+@dataclass(frozen=True)
+class DoTask:
     """Evaluate or predict the records [start, stop)."""
 
     number: int
@@ -280,7 +328,8 @@ class DoTask(_Message, frozen=True):
     """The step of the checkpoint to use."""
 
 
-class Conclude(_Message, frozen=True):
+@dataclass(frozen=True)
+class Conclude:
     """All tasks are done: make one result of them."""
 
     sums: list[float]
@@ -288,15 +337,18 @@ class Conclude(_Message, frozen=True):
     records: int
 
 
-class Export(_Message, frozen=True):
+@dataclass(frozen=True)
+class Export:
     """Write the result."""
 
 
-class Release(_Message, frozen=True):
+@dataclass(frozen=True)
+class Release:
     """The job is over: exit 0."""
 
 
-class Evicted(_Message, frozen=True):
+@dataclass(frozen=True)
+class Evicted:
     """This worker is no longer part of the job: exit."""
 
     reason: str
@@ -309,130 +361,23 @@ FromMaster = (
 # ----------------------------------------------------------------------------------- commands to master
 
 
-class Ask(_Message, frozen=True):
+@dataclass(frozen=True)
+class Ask:
     """Ask for the job's status."""
 
 
-class Scale(_Message, frozen=True):
+@dataclass(frozen=True)
+class Scale:
     """Change the number of workers."""
 
     num_workers: int
 
 
-class StopJob(_Message, frozen=True):
+@dataclass(frozen=True)
+class StopJob:
     """Stop the job at a step boundary."""
 
     reason: str = "asked by the user"
 
 
 Command = Ask | Scale | StopJob
-
-
-class WorkerStatus(msgspec.Struct, frozen=True):
-    """One worker as the master sees it."""
-
-    worker_id: int
-    host: str
-    standing: str
-    rank: int
-    """-1 when it is in no ring."""
-    activity: str
-    step: int
-    pid: int = 0
-    draining: bool = False
-
-
-class EventRecord(msgspec.Struct, frozen=True):
-    """Something that happened to the job, in words. `serial` grows by one."""
-
-    serial: int
-    wall: float
-    kind: str
-    text: str
-
-
-class Tally(msgspec.Struct, frozen=True):
-    """What this run of the job did so far."""
-
-    steps: int = 0
-    records: int = 0
-    trained: float = 0.0
-    """Seconds in which a ring stood."""
-    pauses: list[float] = []
-    """Seconds for which the survivors of each re-form stood still; the slowest of them counts."""
-    losses: int = 0
-    """Members of a ring that were lost without having been asked to leave."""
-
-
-class JobStatus(msgspec.Struct, frozen=True):
-    """The job as the master sees it."""
-
-    job_name: str
-    phase: str
-    wanted: int
-    minimum: int
-    generation: int
-    step: int
-    total_steps: int
-    loss: float
-    records_per_second: float
-    steps_per_second: float
-    waiting_for: str
-    elapsed: float
-    workers: list[WorkerStatus]
-    events: list[EventRecord]
-    job_dir: str = ""
-    metrics: dict[str, float] = {}
-    """Of the last evaluation."""
-    metrics_step: int = -1
-    reason: str = ""
-    """Why the job ended."""
-    short: str = ""
-    """How many of the wanted workers take part, and why newcomers cannot begin."""
-    path: str = ""
-    """Where the result was written."""
-    flags: list[str] = []
-    """Of the job, as workers read them; one started by hand takes from here what it was not told."""
-    counts: str = "step"
-    """What `step` and `total_steps` count; tasks where work is pulled."""
-    position: int = 0
-    """Records that were used so far, counted over all epochs and runs."""
-    length: Length | None = None
-    """Of a training, once a worker opened its data."""
-    tally: Tally = Tally()
-    audit: str = ""
-    """The verdict on a job that is over, where it was given --audit_dir."""
-
-
-def metrics_line(message: Evaluated) -> str:
-    """As people look for it in logs."""
-    shown = ", ".join(f"{name!r}: {value:.6g}" for name, value in message.metrics.items())
-    return f"Evaluation metrics[step={message.step}]: {{{shown}}}"
-
-
-_encoder = msgspec.msgpack.Encoder()
-
-
-def encode(message: object) -> bytes:
-    """A name of a file may be no UTF-8, and with it an exception that names it: that part is escaped."""
-    try:
-        return _encoder.encode(message)
-    except UnicodeEncodeError:
-        return _encoder.encode(_escaped(msgspec.to_builtins(message, builtin_types=(bytes,))))
-
-
-def _escaped(value: Any) -> Any:
-    match value:
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode()
-        case list():
-            return [_escaped(part) for part in value]
-        case dict():
-            return {_escaped(key): _escaped(part) for key, part in value.items()}
-    return value
-
-
-decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
-decode_from_master = msgspec.msgpack.Decoder(FromMaster).decode
-decode_command = msgspec.msgpack.Decoder(Command).decode
-decode_status = msgspec.msgpack.Decoder(JobStatus).decode

@@ -1,0 +1,94 @@
+"""A job as its master sees it: what commands, tables and pages show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edl_allreduce.core.progress import Length
+from edl_allreduce.core.protocol import Evaluated
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """One worker as the master sees it."""
+
+    worker_id: int
+    host: str
+    standing: str
+    rank: int
+    """-1 when it is in no ring."""
+    activity: str
+    step: int
+    pid: int = 0
+    draining: bool = False
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """Something that happened to the job, in words. `serial` grows by one."""
+
+    serial: int
+    wall: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What this run of the job did so far."""
+
+    steps: int = 0
+    records: int = 0
+    trained: float = 0.0
+    """Seconds in which a ring stood."""
+    pauses: list[float] = field(default_factory=list)
+    """Seconds for which the survivors of each re-form stood still; the slowest of them counts."""
+    losses: int = 0
+    """Members of a ring that were lost without having been asked to leave."""
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The job as the master sees it."""
+
+    job_name: str
+    phase: str
+    wanted: int
+    minimum: int
+    generation: int
+    step: int
+    total_steps: int
+    loss: float
+    records_per_second: float
+    steps_per_second: float
+    waiting_for: str
+    elapsed: float
+    workers: list[WorkerStatus]
+    events: list[EventRecord]
+    job_dir: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Of the last evaluation."""
+    metrics_step: int = -1
+    reason: str = ""
+    """Why the job ended."""
+    short: str = ""
+    """How many of the wanted workers take part, and why newcomers cannot begin."""
+    path: str = ""
+    """Where the result was written."""
+    flags: list[str] = field(default_factory=list)
+    """Of the job, as workers read them; one started by hand takes from here what it was not told."""
+    counts: str = "step"
+    """What `step` and `total_steps` count; tasks where work is pulled."""
+    position: int = 0
+    """Records that were used so far, counted over all epochs and runs."""
+    length: Length | None = None
+    """Of a training, once a worker opened its data."""
+    tally: Tally = Tally()
+    audit: str = ""
+    """The verdict on a job that is over, where it was given --audit_dir."""
+
+
+def metrics_line(message: Evaluated) -> str:
+    """As people look for it in logs."""
+    shown = ", ".join(f"{name!r}: {value:.6g}" for name, value in message.metrics.items())
+    return f"Evaluation metrics[step={message.step}]: {{{shown}}}"

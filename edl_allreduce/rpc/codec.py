@@ -1,0 +1,55 @@
+"""Messages as bytes: the name of the class, then its fields. Nothing that is decoded can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args
+
+import msgspec
+
+from edl_allreduce.core import protocol
+from edl_allreduce.core.status import JobStatus
+
+_encoder = msgspec.msgpack.Encoder()
+_frame = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+
+_T = TypeVar("_T")
+
+
+def encode(message: object) -> bytes:
+    """A name of a file may be no UTF-8, and with it an exception that names it: that part is escaped."""
+    name = type(message).__name__
+    try:
+        return _encoder.encode((name, message))
+    except UnicodeEncodeError:
+        return _encoder.encode((name, _escaped(msgspec.to_builtins(message, builtin_types=(bytes,)))))
+
+
+def _escaped(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case list():
+            return [_escaped(part) for part in value]
+        case dict():
+            return {_escaped(key): _escaped(part) for key, part in value.items()}
+    return value
+
+
+def _decoder(*kinds: type[_T]) -> Callable[[bytes], _T]:
+    """For messages of these classes, and no others."""
+    decoders = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in kinds}
+
+    def decode(data: bytes) -> _T:
+        name, fields = _frame.decode(data)
+        if name not in decoders:
+            raise msgspec.ValidationError(f"no message of this stream is called {name[:40]!r}")
+        return decoders[name].decode(fields)
+
+    return decode
+
+
+decode_from_worker: Callable[[bytes], protocol.FromWorker] = _decoder(*get_args(protocol.FromWorker))
+decode_from_master: Callable[[bytes], protocol.FromMaster] = _decoder(*get_args(protocol.FromMaster))
+decode_command: Callable[[bytes], protocol.Command] = _decoder(*get_args(protocol.Command))
+decode_status = _decoder(JobStatus)
