@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from edl_allreduce.core.progress import Length
 from edl_allreduce.core.protocol import Evaluated
@@ -25,12 +26,14 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class EventRecord:
-    """Something that happened to the job, in words. `serial` grows by one."""
+    """Something that happened to the job, in words and as data. `serial` grows by one."""
 
     serial: int
     wall: float
     kind: str
     text: str
+    event: dict[str, Any] = field(default_factory=dict)
+    """The facts; `core.events.from_data` makes the event of them again."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,469 @@
+"""What can happen to a job: a closed set of kinds, each with its facts and a sentence about them.
+
+The facts are data (`data`, `from_data`), so nothing has to be read back out of a sentence. `kind` is the word
+that people see and filter by; two kinds of facts may share one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, get_args
+
+NOBODY: Final = -1
+"""In the place of a worker's number: it is about the whole job."""
+
+ANOMALY: Final = "anomaly"
+WARNING: Final = "warning"
+"""The kind of what people must not overlook."""
+
+
+# -------------------------------------------------------------------------------- the life of one worker
+
+
+@dataclass(frozen=True)
+class WorkerLaunched:
+    kind: ClassVar[str] = "launch"
+    worker_id: int
+
+    def text(self) -> str:
+        return f"worker {self.worker_id} starts"
+
+
+@dataclass(frozen=True)
+class WorkerConnected:
+    kind: ClassVar[str] = "hello"
+    worker_id: int
+    host: str
+
+    def text(self) -> str:
+        return f"worker {self.worker_id} connected from {self.host}"
+
+
+@dataclass(frozen=True)
+class WorkerReady:
+    kind: ClassVar[str] = "ready"
+    worker_id: int
+
+    def text(self) -> str:
+        return f"worker {self.worker_id} is ready"
+
+
+@dataclass(frozen=True)
+class WorkerEvicted:
+    """`cause` is the one that the machine had in mind: stuck, silent, invalid."""
+
+    kind: ClassVar[str] = "evict"
+    worker_id: int
+    cause: str
+    reason: str
+
+    def text(self) -> str:
+        return f"worker {self.worker_id} {self.reason}"
+
+
+@dataclass(frozen=True)
+class WorkerExited:
+    """`how`: exit code, signal, the pod's own words."""
+
+    kind: ClassVar[str] = "exit"
+    worker_id: int
+    cause: str
+    how: str
+
+    def text(self) -> str:
+        return f"worker {self.worker_id} {self.how}"
+
+
+@dataclass(frozen=True)
+class WorkerFailed:
+    """Its code raised; `summary` is the exception in one line."""
+
+    kind: ClassVar[str] = "failure"
+    worker_id: int
+    summary: str
+
+    def text(self) -> str:
+        return f"worker {self.worker_id}: {self.summary}"
+
+
+@dataclass(frozen=True)
+class WorkerDrains:
+    kind: ClassVar[str] = "drain"
+    worker_id: int
+
+    def text(self) -> str:
+        return f"worker {self.worker_id} drains"
+
+
+@dataclass(frozen=True)
+class DrainWaits:
+    """Whoever asked it to leave may wonder why it is still there."""
+
+    kind: ClassVar[str] = "drain"
+    worker_id: int
+    waiting_for: str
+
+    def text(self) -> str:
+        return self.waiting_for
+
+
+@dataclass(frozen=True)
+class TrainingResumed:
+    """`how`: in the words of the worker that read the checkpoint."""
+
+    kind: ClassVar[str] = "resume"
+    worker_id: int
+    how: str
+
+    def text(self) -> str:
+        return f"worker {self.worker_id}: {self.how}"
+
+
+# ----------------------------------------------------------------------------------------------- the ring
+
+
+@dataclass(frozen=True)
+class RingPlanned:
+    """`workers` in rank order. `abort`: the ring before it breaks at once, not at a step boundary."""
+
+    kind: ClassVar[str] = "plan"
+    generation: int
+    workers: tuple[int, ...]
+    abort: bool
+    reason: str
+
+    def text(self) -> str:
+        ids = ", ".join(map(str, self.workers))
+        return f"generation {self.generation}: workers {ids}, because {self.reason}"
+
+
+@dataclass(frozen=True)
+class RingAborted:
+    """`workers`: those who were told to break it."""
+
+    kind: ClassVar[str] = "abort"
+    generation: int
+    workers: tuple[int, ...]
+    reason: str
+
+    def text(self) -> str:
+        return f"generation {self.generation}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class RingReformed:
+    """Where a survivor's pause went, in seconds."""
+
+    kind: ClassVar[str] = "re-form"
+    worker_id: int
+    generation: int
+    size: int
+    notice: float
+    plan: float
+    join: float
+    sync: float
+    first_step: float
+
+    @property
+    def pause(self) -> float:
+        return self.notice + self.plan + self.join + self.sync + self.first_step
+
+    def text(self) -> str:
+        where = f"worker {self.worker_id} goes on in generation {self.generation}"
+        return f"{where} after {self.pause:.3f} s"
+
+
+@dataclass(frozen=True)
+class StepsSetBack:
+    """The last who held the model are lost: steps that were made have to be made again."""
+
+    kind: ClassVar[str] = "set-back"
+    generation: int
+    reached: int
+    step: int
+
+    def text(self) -> str:
+        lost = self.reached - self.step
+        where = f"training goes on from step {self.step} instead of {self.reached}"
+        return f"the model was lost with its last holders: {where}, {lost} steps are made again"
+
+
+# --------------------------------------------------------------------------------------- keeping workers
+
+
+@dataclass(frozen=True)
+class RelaunchDelayed:
+    """The place of `worker_id` stays empty for `delay` seconds."""
+
+    kind: ClassVar[str] = "relaunch"
+    worker_id: int
+    delay: float
+    reason: str
+
+    def text(self) -> str:
+        return f"in {self.delay:.0f} s: {self.reason}"
+
+
+@dataclass(frozen=True)
+class WorkerNotReplaced:
+    """Its place stays empty, since the user wants it so."""
+
+    kind: ClassVar[str] = "relaunch"
+    worker_id: int
+    reason: str
+
+    def text(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True)
+class WorkersShort:
+    """Newcomers cannot begin; the others train on."""
+
+    kind: ClassVar[str] = "short"
+    worker_id: int
+    reason: str
+    circumstances: str
+    delay: float
+
+    def text(self) -> str:
+        again = f"next try in {self.delay:.0f} s, then more and more seldom"
+        return f"worker {self.worker_id} {self.reason} ({self.circumstances}; {again})"
+
+
+@dataclass(frozen=True)
+class NewcomersBegin:
+    kind: ClassVar[str] = "newcomers"
+    worker_id: int
+
+    def text(self) -> str:
+        return f"worker {self.worker_id} takes part: newcomers can begin again"
+
+
+# ---------------------------------------------------------------------------------- what workers produce
+
+
+@dataclass(frozen=True)
+class CheckpointWritten:
+    kind: ClassVar[str] = "checkpoint"
+    worker_id: int
+    step: int
+    path: str
+
+    def text(self) -> str:
+        return f"worker {self.worker_id}: step {self.step} is in {self.path}"
+
+
+@dataclass(frozen=True)
+class CheckpointMissing:
+    kind: ClassVar[str] = WARNING
+    worker_id: int
+    step: int
+    path: str
+    error: str
+
+    def text(self) -> str:
+        what = f"the checkpoint of step {self.step} could NOT be written to {self.path}"
+        return f"worker {self.worker_id}: {what}: {self.error}"
+
+
+@dataclass(frozen=True)
+class ModelEvaluated:
+    kind: ClassVar[str] = "evaluation"
+    step: int
+    metrics: Mapping[str, float]
+
+    def text(self) -> str:
+        """As people look for it in logs."""
+        shown = ", ".join(f"{name!r}: {value:.6g}" for name, value in self.metrics.items())
+        return f"Evaluation metrics[step={self.step}]: {{{shown}}}"
+
+
+@dataclass(frozen=True)
+class RecordsLeftOut:
+    """Records that cannot be read: `data` says of which data, `summary` which and how many so far."""
+
+    kind: ClassVar[str] = WARNING
+    worker_id: int
+    data: str
+    records: tuple[int, ...]
+    summary: str
+
+    def text(self) -> str:
+        return self.summary
+
+
+@dataclass(frozen=True)
+class TasksMade:
+    """Of an evaluation or a prediction; `step` is that of the model."""
+
+    kind: ClassVar[str] = "tasks"
+    records: int
+    tasks: int
+    step: int
+
+    def text(self) -> str:
+        return f"{self.records} records in {self.tasks} tasks, model of step {self.step}"
+
+
+@dataclass(frozen=True)
+class TasksGivenAgain:
+    """`worker_id` had them."""
+
+    kind: ClassVar[str] = "redo"
+    worker_id: int
+    tasks: int
+
+    def text(self) -> str:
+        return f"{self.tasks} task of a lost worker is given out again"
+
+
+@dataclass(frozen=True)
+class Noted:
+    """In the words of a worker, of the cluster, or of the master's shell."""
+
+    kind: str
+    words: str
+    worker_id: int = NOBODY
+
+    def text(self) -> str:
+        return self.words if self.worker_id == NOBODY else f"worker {self.worker_id}: {self.words}"
+
+
+# ------------------------------------------------------------------------------------------------ the job
+
+
+@dataclass(frozen=True)
+class JobWaits:
+    kind: ClassVar[str] = "waiting"
+    waiting_for: str
+
+    def text(self) -> str:
+        return self.waiting_for
+
+
+@dataclass(frozen=True)
+class JobScaled:
+    kind: ClassVar[str] = "scale"
+    before: int
+    count: int
+
+    def text(self) -> str:
+        return f"from {self.before} to {self.count} workers"
+
+
+@dataclass(frozen=True)
+class JobStops:
+    kind: ClassVar[str] = "stop"
+    reason: str
+
+    def text(self) -> str:
+        return f"stopping at the next step boundary: {self.reason}"
+
+
+@dataclass(frozen=True)
+class TrainingFinished:
+    kind: ClassVar[str] = "finish"
+    step: int
+    stopped: bool
+
+    def text(self) -> str:
+        return f"training {'stopped' if self.stopped else 'is complete'} after {self.step} steps"
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """`phase` is the last one."""
+
+    kind: ClassVar[str] = "end"
+    phase: str
+    reason: str
+
+    def text(self) -> str:
+        return f"{self.phase}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """Something that cannot happen in this state did; the machine went on. A reason to report a bug."""
+
+    kind: ClassVar[str] = ANOMALY
+    what: str
+    worker_id: int = NOBODY
+
+    def text(self) -> str:
+        who = f" (worker {self.worker_id})" if self.worker_id != NOBODY else ""
+        return f"{self.what}{who}; this should not happen, please report it"
+
+
+Event = (
+    WorkerLaunched | WorkerConnected | WorkerReady | WorkerEvicted | WorkerExited | WorkerFailed
+    | WorkerDrains | DrainWaits | TrainingResumed
+    | RingPlanned | RingAborted | RingReformed | StepsSetBack
+    | RelaunchDelayed | WorkerNotReplaced | WorkersShort | NewcomersBegin
+    | CheckpointWritten | CheckpointMissing | ModelEvaluated | RecordsLeftOut
+    | TasksMade | TasksGivenAgain | Noted
+    | JobWaits | JobScaled | JobStops | TrainingFinished | JobEnded | Anomaly
+)  # fmt: skip
+
+_CLASSES: Final[Mapping[str, type[Any]]] = {made.__name__: made for made in get_args(Event)}
+TYPE: Final = "type"
+
+
+def data(event: Event) -> dict[str, Any]:
+    """The facts as JSON knows them: the class under `type`, then its fields."""
+    fields = {field.name: _plain(getattr(event, field.name)) for field in dataclasses.fields(event)}
+    return {TYPE: type(event).__name__, **fields}
+
+
+def from_data(facts: Mapping[str, Any]) -> Event | None:
+    """The event again; None where another version wrote what this one does not know."""
+    made = _CLASSES.get(str(facts.get(TYPE)))
+    if made is None:
+        return None
+    try:
+        fields = [field for field in dataclasses.fields(made) if field.name in facts]
+        event: Event = made(**{field.name: _typed(str(field.type), facts[field.name]) for field in fields})
+    except (TypeError, ValueError):
+        return None
+    return event
+
+
+def workers_of(event: Event) -> frozenset[int]:
+    """The workers that this event is about; empty when it is about the whole job."""
+    match event:
+        case RingPlanned(workers=workers) | RingAborted(workers=workers):
+            return frozenset(workers)
+    worker_id = getattr(event, "worker_id", NOBODY)
+    return frozenset() if worker_id == NOBODY else frozenset({worker_id})
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case tuple():
+            return [_plain(part) for part in value]
+        case Mapping():
+            return {str(key): _plain(part) for key, part in value.items()}
+        case float() if not math.isfinite(value):
+            return str(value)  # JSON knows neither
+    return value
+
+
+def _typed(kind: str, value: Any) -> Any:
+    match kind:
+        case "int":
+            return int(value)
+        case "float":
+            return float(value)
+        case "str":
+            return str(value)
+        case "bool":
+            return bool(value)
+        case "tuple[int, ...]":
+            return tuple(int(part) for part in value)
+        case "Mapping[str, float]":
+            return {str(name): float(part) for name, part in dict(value).items()}
+    raise TypeError(f"no field of an event has the type {kind}")
