@@ -21,7 +21,8 @@ from typing import Any
 
 from edl_allreduce import clock
 from edl_allreduce.cluster.detached import start
-from edl_allreduce.cluster.registry import LocalJobFiles, find_job, running_address
+from edl_allreduce.cluster.known import running_address
+from edl_allreduce.cluster.registry import LocalJobFiles, find_job
 from edl_allreduce.core.protocol import Ask, Command, Scale, StopJob
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import JobFailed, UsageError

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterator
 from threading import Event
 
-from edl_allreduce.cluster.registry import KnownJob, find_job, running_address
+from edl_allreduce.cluster.known import KnownJob, running_address
+from edl_allreduce.cluster.registry import find_job
 from edl_allreduce.core.protocol import Ask, Command
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.spec.words import Parser

@@ -8,7 +8,7 @@ import msgspec
 
 from edl_allreduce import outside
 from edl_allreduce.cli.asking import job_parser, meant, while_running
-from edl_allreduce.cluster.registry import KnownJob
+from edl_allreduce.cluster.known import KnownJob
 from edl_allreduce.core.status import EventRecord
 
 INDENT = 26

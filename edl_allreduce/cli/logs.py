@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edl_allreduce.cli.asking import job_parser, meant, while_running
-from edl_allreduce.cluster.registry import KnownJob, LocalJobFiles
+from edl_allreduce.cluster.known import KnownJob
+from edl_allreduce.cluster.registry import LocalJobFiles
 from edl_allreduce.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:

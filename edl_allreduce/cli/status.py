@@ -13,7 +13,8 @@ from rich.table import Table
 from edl_allreduce import clock, outside
 from edl_allreduce.cli.asking import ask, job_parser, meant, while_running
 from edl_allreduce.cli.events import print_new
-from edl_allreduce.cluster.registry import KnownJob, LocalJobFiles, known_jobs, running_address
+from edl_allreduce.cluster.known import KnownJob, running_address
+from edl_allreduce.cluster.registry import LocalJobFiles, known_jobs
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import EdlError, MasterUnreachable
 

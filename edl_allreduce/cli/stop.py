@@ -7,7 +7,8 @@ from threading import Event
 
 from edl_allreduce import outside
 from edl_allreduce.cli.asking import POLL_SECONDS, ask, job_parser, meant, while_running
-from edl_allreduce.cluster.registry import process_ticks, running_address
+from edl_allreduce.cluster.known import running_address
+from edl_allreduce.cluster.processes import process_ticks
 from edl_allreduce.core.protocol import StopJob
 from edl_allreduce.errors import JobFailed
 

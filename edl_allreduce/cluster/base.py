@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from edl_allreduce.core.relaunch import Cause
+from edl_allreduce.core.causes import Cause
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edl_allreduce.cluster.base import Ended
-from edl_allreduce.core.relaunch import Cause
+from edl_allreduce.core.causes import Cause
 
 EXIT_INVALID = 3
 TAIL_BYTES = 4096

@@ -22,18 +22,17 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
-from edl_allreduce import outside
+from edl_allreduce.cluster.known import Address
+from edl_allreduce.cluster.processes import process_ticks
 from edl_allreduce.core.status import EventRecord, JobStatus
-from edl_allreduce.errors import JobFailed, UsageError
+from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import Command, JobType, parse_job, to_argv
 from edl_allreduce.spec.job import jobs_root
 from edl_allreduce.spec.words import did_you_mean
 
-MARK = "EDL_MASTER_MARK"
 ADDRESS = "job.json"
 EVENTS = "events.jsonl"
 RESULT = "result.msgpack"
@@ -43,48 +42,6 @@ ROOM_BYTES = 64 * 1024
 SHOWN_JOBS = 5
 """How many an error message names."""
 _CHECKPOINT = re.compile(r"version-(\d+)")
-
-
-class Address(msgspec.Struct, frozen=True):
-    """How commands and workers find a running job."""
-
-    job_name: str
-    address: str
-    token: str
-    pid: int
-    ticks: int
-    """When the process began, on the kernel's own count: a pid alone may be used again."""
-    started: float
-    cwd: str = ""
-    flags: list[str] = []
-    """Of the job, as its workers read them; relative paths count from `cwd`."""
-    certificate: str = ""
-    """With one the master speaks TLS (jobs on Kubernetes)."""
-    mark: str = ""
-    """In the environment of all workers that this master started, and of nobody else."""
-
-
-class KnownJob(Protocol):
-    """A job that commands can ask, wherever it runs."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def where(self) -> str:
-        """Where the rest of the story is."""
-
-    def running(self) -> Address | None:
-        """How to reach the master, if it lives."""
-
-    def result(self) -> JobStatus | None:
-        """The last status of a job that ended in order."""
-
-    def events(self) -> list[EventRecord]:
-        """What happened so far."""
-
-    def absence(self) -> str:
-        """Why there is no master to ask, and where to look."""
 
 
 @dataclass(frozen=True)
@@ -250,17 +207,6 @@ def find_job(job_name: str, job_dir: str = "") -> LocalJobFiles:
     raise UsageError(f"there is no local job {job_name}.{guess} {_listed(jobs)}")
 
 
-def running_address(job: KnownJob) -> Address:
-    """The address of a job that must run for what is asked of it."""
-    address = job.running()
-    if address is not None:
-        return address
-    result = job.result()
-    if result is not None:
-        raise JobFailed(f"job {job.name} is over: {result.phase}, {outside.line(result.reason)}")
-    raise JobFailed(f"job {job.name} does not run: {job.absence()}")
-
-
 def token_for(master: str, job_dir: str = "") -> str:
     """The token of the master at this address, if it is a local job of this user; empty otherwise."""
     host, _, port = master.rpartition(":")
@@ -272,30 +218,6 @@ def token_for(master: str, job_dir: str = "") -> str:
         if address is not None and address.address.rpartition(":")[2] == port:
             return address.token
     return ""
-
-
-def workers_of(mark: str) -> list[int]:
-    """Processes that the master with this mark started, and that outlived it."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for entry in Path("/proc").iterdir() if mark else ():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:  # it ended, or is somebody else's
-            continue
-    return found
-
-
-def process_ticks(pid: int) -> int:
-    """When the process began; 0 when there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] == "Z" else int(fields[19])
 
 
 def _is_loopback(host: str) -> bool:

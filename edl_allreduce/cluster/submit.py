@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from edl_allreduce.cluster.kubernetes import names, preflight
-from edl_allreduce.cluster.kubernetes.api import Api, adapted_by_file
+from edl_allreduce.cluster.kubernetes.adaptation import adapted_by_file
+from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
 from edl_allreduce.cluster.kubernetes.manifests import job_objects, owned
 from edl_allreduce.cluster.kubernetes.names import Object

@@ -13,7 +13,7 @@ from datetime import datetime
 from signal import Signals
 from typing import Any
 
-from edl_allreduce.core.relaunch import Cause
+from edl_allreduce.core.causes import Cause
 
 Pod = Mapping[str, Any]
 

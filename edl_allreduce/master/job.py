@@ -21,13 +21,13 @@ from edl_allreduce import clock, outside
 from edl_allreduce.cluster.base import Cluster, Ended
 from edl_allreduce.core import health, progress, protocol, relaunch, ring_words
 from edl_allreduce.core.account import Account
+from edl_allreduce.core.causes import FREE, Cause
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership import machine
 from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.membership.types import Standing
 from edl_allreduce.core.parts import Parts
-from edl_allreduce.core.relaunch import Cause
 from edl_allreduce.core.status import EventRecord, JobStatus, Tally, WorkerStatus, metrics_line
 from edl_allreduce.errors import UsageError
 
@@ -102,7 +102,7 @@ class _Slot:
     proved: bool = False
     """It made a step in a ring with the others, or a task."""
     draining: bool = False
-    evicted: relaunch.Cause | None = None
+    evicted: Cause | None = None
     uid: str = ""
     refusal: str = ""
     """Why it may not take part."""
@@ -726,7 +726,7 @@ class Job:
             self._could_not_begin(end, slot, text, decision)
             return
         self._tell("exit", f"worker {end.worker_id} {text}")
-        if cause not in relaunch.FREE:
+        if cause not in FREE:
             self._failures += 1
         match decision:
             case relaunch.GiveUp(reason):

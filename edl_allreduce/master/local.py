@@ -17,19 +17,12 @@ from pathlib import Path
 
 from edl_allreduce import clock, logs, outside
 from edl_allreduce.cluster.base import Cluster
+from edl_allreduce.cluster.known import Address
 from edl_allreduce.cluster.local import LocalCluster
 from edl_allreduce.cluster.manual import ManualCluster
 from edl_allreduce.cluster.pinned import pin
-from edl_allreduce.cluster.registry import (
-    EVENTS,
-    MARK,
-    MASTER_LOG,
-    Address,
-    LocalJobFiles,
-    newest_checkpoint,
-    process_ticks,
-    workers_of,
-)
+from edl_allreduce.cluster.processes import MARK, process_ticks, workers_of
+from edl_allreduce.cluster.registry import EVENTS, MASTER_LOG, LocalJobFiles, newest_checkpoint
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Command
 from edl_allreduce.core.status import EventRecord, JobStatus

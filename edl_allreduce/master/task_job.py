@@ -13,9 +13,9 @@ from collections.abc import Callable
 from edl_allreduce import clock
 from edl_allreduce.cluster.base import Cluster
 from edl_allreduce.core import protocol
+from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.progress import Place
-from edl_allreduce.core.relaunch import Cause
 from edl_allreduce.core.status import EventRecord, JobStatus, WorkerStatus
 from edl_allreduce.core.tasks import TaskQueue
 from edl_allreduce.master.job import FINAL, Job, JobOptions, Peer, Phase

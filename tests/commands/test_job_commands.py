@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from edl_allreduce import clock
-from edl_allreduce.cluster.registry import Address, LocalJobFiles, process_ticks
+from edl_allreduce.cluster.known import Address
+from edl_allreduce.cluster.processes import process_ticks
+from edl_allreduce.cluster.registry import LocalJobFiles
 from edl_allreduce.testing.faults import Fault
 
 NAME = "digits"

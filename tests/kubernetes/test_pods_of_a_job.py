@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from edl_allreduce.core.relaunch import Cause
+from edl_allreduce.core.causes import Cause
 from tests.kubernetes.conftest import cluster_for, owner_of, spec_for, until, worker_pods
 
 pytestmark = pytest.mark.controlplane

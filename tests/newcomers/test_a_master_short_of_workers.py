@@ -11,10 +11,10 @@ import pytest
 
 from edl_allreduce.cluster.base import Ended
 from edl_allreduce.core import protocol, relaunch
+from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Seat
-from edl_allreduce.core.relaunch import Cause
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.master.job import Job, JobOptions, Phase
 

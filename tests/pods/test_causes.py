@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edl_allreduce.core import pod_causes, relaunch
+from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.pod_causes import Coming, Leaving, Over, Running
-from edl_allreduce.core.relaunch import Cause
 
 
 def pod(phase="Running", *, state=None, conditions=(), deletion=None, reason=None, message=None):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from edl_allreduce.core.causes import FREE, SENTENCE, Cause
 from edl_allreduce.core.relaunch import (
-    FREE,
     LONGEST_DELAY,
-    SENTENCE,
     Around,
-    Cause,
     Decision,
     GiveUp,
     Leave,

@@ -13,14 +13,9 @@ import pytest
 
 from edl_allreduce import clock
 from edl_allreduce.cli import main as cli
-from edl_allreduce.cluster.registry import (
-    Address,
-    LocalJobFiles,
-    find_job,
-    known_jobs,
-    newest_checkpoint,
-    process_ticks,
-)
+from edl_allreduce.cluster.known import Address
+from edl_allreduce.cluster.processes import process_ticks
+from edl_allreduce.cluster.registry import LocalJobFiles, find_job, known_jobs, newest_checkpoint
 from edl_allreduce.errors import UsageError
 from tests.terminal.statuses import status
 

@@ -6,18 +6,14 @@ classes are not used: manifests are plain dicts, and fields that it does not kno
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import urlencode
 
 from edl_allreduce.cluster.kubernetes.names import Object
-from edl_allreduce.errors import ApiRefused, ClusterUnreachable, SetupError, UsageError
+from edl_allreduce.errors import ApiRefused, ClusterUnreachable, SetupError
 
 REQUEST_SECONDS = 10.0
 POOL = 16
@@ -36,7 +32,7 @@ class Api:
     @classmethod
     def connect(cls, *, force_kubeconfig: bool = False) -> Api:
         """With the pod's own account inside a cluster, with the user's kubeconfig file outside."""
-        kubernetes = _client_library()
+        kubernetes = client_library()
         configuration = kubernetes.client.Configuration()
         try:
             if os.environ.get(SERVICE_HOST) and not force_kubeconfig:
@@ -106,7 +102,7 @@ class Api:
 
     def forward(self, namespace: str, pod: str, port: int) -> Any:
         """A socket to a port of a pod, through the API server."""
-        kubernetes = _client_library()
+        kubernetes = client_library()
         from kubernetes import stream
 
         core = kubernetes.client.CoreV1Api(self._client)
@@ -207,7 +203,8 @@ def _first_cause(error: Exception) -> str:
     return str(reason if isinstance(reason, Exception) else error)
 
 
-def _client_library() -> Any:
+def client_library() -> Any:
+    """The client, imported only where a cluster is asked."""
     try:
         import kubernetes.client
         import kubernetes.config
@@ -224,37 +221,3 @@ def _urllib3() -> Any:
     import urllib3.exceptions
 
     return urllib3
-
-
-# ------------------------------------------------------------------------- the user's own adaptation
-
-
-def adapted_by_file(file: str, manifest: Object) -> Object:
-    """The manifest as `cluster.with_pod` or `cluster.with_service` in the user's --cluster_spec makes it.
-
-    ElasticDL hands the client's own objects to these, so they are made for the occasion.
-    """
-    kubernetes = _client_library()
-    kind = str(manifest["kind"])
-    cluster = getattr(_user_module(file), "cluster", None)
-    change = getattr(cluster, f"with_{kind.lower()}", None)
-    if change is None:
-        raise UsageError(
-            f"--cluster_spec={file}: expected an object `cluster` with the methods with_pod(pod) and "
-            "with_service(service)"
-        )
-    client = kubernetes.client.ApiClient(kubernetes.client.Configuration())
-    typed = client._ApiClient__deserialize(manifest, f"V1{kind}")
-    result: Object = client.sanitize_for_serialization(change(typed))
-    return result
-
-
-def _user_module(file: str) -> ModuleType:
-    if not Path(file).is_file():
-        raise UsageError(f"--cluster_spec={file}: there is no such file")
-    spec = importlib.util.spec_from_file_location("elasticdl_cluster_spec", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module

@@ -106,7 +106,7 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
             },
         },
         "spec": {
-            **_pod_spec(spec, priority=spec.master_pod_priority),
+            **_pod_spec(spec.master_pod_priority),
             "restartPolicy": policy.value,
             **({"serviceAccountName": spec.service_account} if spec.service_account else {}),
             "containers": [container],
@@ -229,7 +229,7 @@ def worker_pod(spec: JobSpec, worker_id: int, slot: int, office: WorkerOffice) -
             "annotations": {names.SLOT: str(slot)},
         },
         "spec": {
-            **_pod_spec(spec, priority=priority),
+            **_pod_spec(priority),
             "restartPolicy": "Never",  # the master replaces workers, under new ids
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": grace_seconds(spec),
@@ -304,7 +304,7 @@ def _toleration(toleration: Toleration) -> Object:
 # ----------------------------------------------------------------------------------------------- shared
 
 
-def _pod_spec(spec: JobSpec, priority: str) -> Object:
+def _pod_spec(priority: str) -> Object:
     return {
         "securityContext": {
             "runAsNonRoot": True,

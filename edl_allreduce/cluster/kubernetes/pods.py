@@ -14,13 +14,13 @@ from typing import Any, Protocol, TypeVar
 from edl_allreduce import clock
 from edl_allreduce.cluster.base import Ended
 from edl_allreduce.cluster.kubernetes import names
-from edl_allreduce.cluster.kubernetes.api import adapted_by_file
+from edl_allreduce.cluster.kubernetes.adaptation import adapted_by_file
 from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice, owned, worker_pod
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.cluster.kubernetes.watching import Changed, Listed, Lister, Removed, Seen, Watcher
 from edl_allreduce.core import pod_causes
+from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.pod_causes import Coming, Leaving, Over, Running
-from edl_allreduce.core.relaunch import Cause
 from edl_allreduce.errors import ApiRefused, ClusterError
 from edl_allreduce.spec import JobSpec
 
@@ -102,7 +102,6 @@ class KubernetesCluster:
         self._over: set[int] = set()
         self._unwanted: set[int] = set()
         """Asked to end before the pod was made."""
-        self._launching: set[int] = set()
         self._conditions: dict[int, str] = {}
         self._any_ran = False
         self._ends: asyncio.Queue[Ended] = asyncio.Queue()
@@ -153,7 +152,6 @@ class KubernetesCluster:
     async def launch(self, worker_id: int) -> None:
         """Make the pod; while the API server does not let us, try again and say why."""
         self.on_launch(worker_id)
-        self._launching.add(worker_id)
         slot = self._free_slot()
         self._slots[worker_id] = slot
         manifest = owned(worker_pod(self._spec, worker_id, slot, self._office), self._owner)
@@ -186,7 +184,6 @@ class KubernetesCluster:
             return await self._call(partial(self._api.get, names.path("pods", self._spec.namespace, name)))
 
     def _made(self, worker_id: int, pod: Object) -> None:
-        self._launching.discard(worker_id)
         if not self._is_ours(pod):
             name = pod["metadata"]["name"]
             self._end(worker_id, Over(Cause.DISRUPTED, f"found its name taken: {name} is another job's pod"))
@@ -328,7 +325,6 @@ class KubernetesCluster:
         if worker_id in self._over:
             return
         self._over.add(worker_id)
-        self._launching.discard(worker_id)
         self._conditions.pop(worker_id, None)
         self._ends.put_nowait(Ended(worker_id, over.cause, over.text))
 

@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from edl_allreduce import clock
+from edl_allreduce.cluster.known import Address
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
-from edl_allreduce.cluster.registry import Address
 from edl_allreduce.core import pod_causes
 from edl_allreduce.core.protocol import Ask
 from edl_allreduce.core.status import EventRecord, JobStatus

@@ -1,0 +1,64 @@
+"""A job that commands can ask, wherever it runs, and how its master is reached."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from edl_allreduce import outside
+from edl_allreduce.core.status import EventRecord, JobStatus
+from edl_allreduce.errors import JobFailed
+
+
+class Address(msgspec.Struct, frozen=True):
+    """How commands and workers find a running job."""
+
+    job_name: str
+    address: str
+    token: str
+    pid: int
+    ticks: int
+    """When the process began, on the kernel's own count: a pid alone may be used again."""
+    started: float
+    cwd: str = ""
+    flags: list[str] = []
+    """Of the job, as its workers read them; relative paths count from `cwd`."""
+    certificate: str = ""
+    """With one the master speaks TLS (jobs on Kubernetes)."""
+    mark: str = ""
+    """In the environment of all workers that this master started, and of nobody else."""
+
+
+class KnownJob(Protocol):
+    """A job that commands can ask, wherever it runs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def where(self) -> str:
+        """Where the rest of the story is."""
+
+    def running(self) -> Address | None:
+        """How to reach the master, if it lives."""
+
+    def result(self) -> JobStatus | None:
+        """The last status of a job that ended in order."""
+
+    def events(self) -> list[EventRecord]:
+        """What happened so far."""
+
+    def absence(self) -> str:
+        """Why there is no master to ask, and where to look."""
+
+
+def running_address(job: KnownJob) -> Address:
+    """The address of a job that must run for what is asked of it."""
+    address = job.running()
+    if address is not None:
+        return address
+    result = job.result()
+    if result is not None:
+        raise JobFailed(f"job {job.name} is over: {result.phase}, {outside.line(result.reason)}")
+    raise JobFailed(f"job {job.name} does not run: {job.absence()}")
