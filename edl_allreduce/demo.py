@@ -14,6 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from edl_allreduce import clock, outside
+from edl_allreduce.contract import EXIT_FAILED, EXIT_INTERRUPTED
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.master.display import can_draw
@@ -62,7 +63,7 @@ def main() -> int:
         seconds = clock.now() - began
         if result.phase is not Phase.SUCCEEDED and result.reason != OVER:
             print(f"{result.phase.value}: {outside.story(result.reason)}", file=sys.stderr)
-            return 130 if result.phase is Phase.STOPPED else 1
+            return EXIT_INTERRUPTED if result.phase is Phase.STOPPED else EXIT_FAILED
         return report(result, folder, seconds)
 
 

@@ -1,4 +1,7 @@
-"""Logs of a local job: files that must not disturb it, lines that hold what others said."""
+"""Where log lines go: the only module that configures logging.
+
+A process in a pod or under a local master prints; a local master writes files that must not disturb it, too.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,16 @@ class _File(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Nobody is there to be told."""
+
+
+def print_lines(level: str, who: str, *, unless_configured: bool = False) -> None:
+    """Log to standard output, each line with the name of the process; a user's script may know better."""
+    logging.basicConfig(
+        level=level,
+        format=f"%(asctime)s %(levelname)s [{who}] %(message)s",
+        stream=sys.stdout,
+        force=not unless_configured,
+    )
 
 
 def configure(level: str, form: str, *, files: Mapping[str, str], to_terminal: bool) -> None:

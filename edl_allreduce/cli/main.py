@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from edl_allreduce import outside
+from edl_allreduce.contract import EXIT_INTERRUPTED
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec.words import did_you_mean
-
-INTERRUPTED: Final = 130
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"elasticdl: {outside.story(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         _silence()  # the reader (head, less) has gone
         return 1

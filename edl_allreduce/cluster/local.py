@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edl_allreduce.cluster.base import Ended
+from edl_allreduce.contract import EXIT_INVALID
 from edl_allreduce.core.causes import Cause
 
-EXIT_INVALID = 3
 TAIL_BYTES = 4096
 
 FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import msgspec
 
+from edl_allreduce.contract import PINNED_FILES
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.spec.params import split_model_def
 
-VARIABLE = "EDL_PINNED_FILES"
-"""Where a worker finds the manifest."""
 DIRECTORY = "pinned"
 MANIFEST = "manifest.json"
 OURS = Path(__file__).resolve().parents[1]
@@ -60,7 +59,7 @@ def pin(spec: JobSpec, job_dir: Path) -> dict[str, str]:
         files[str(path)] = Copy(name, digest(text))
     manifest = directory / MANIFEST
     manifest.write_bytes(msgspec.json.format(msgspec.json.encode(Manifest(files))))
-    return {VARIABLE: str(manifest)}
+    return {PINNED_FILES: str(manifest)}
 
 
 def read_manifest(path: Path) -> dict[Path, tuple[bytes, str]]:

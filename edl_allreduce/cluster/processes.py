@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-MARK = "EDL_MASTER_MARK"
+from edl_allreduce.contract import MASTER_MARK
 
 
 def workers_of(mark: str) -> list[int]:
     """Processes that the master with this mark started, and that outlived it."""
-    wanted = f"{MARK}={mark}".encode()
+    wanted = f"{MASTER_MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir() if mark else ():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

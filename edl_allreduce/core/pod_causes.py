@@ -13,14 +13,11 @@ from datetime import datetime
 from signal import Signals
 from typing import Any
 
+from edl_allreduce.contract import EXIT_EVICTED, EXIT_INVALID
 from edl_allreduce.core.causes import Cause
 
 Pod = Mapping[str, Any]
 
-EXIT_INVALID = 3
-"""Our worker: the job cannot work as described."""
-EXIT_EVICTED = 4
-"""Our worker: the master turned it out."""
 SIGNAL_BASE = 128
 
 DISRUPTIONS = {

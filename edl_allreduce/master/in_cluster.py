@@ -12,12 +12,11 @@ import dataclasses
 import logging
 import os
 import signal
-import sys
 from pathlib import Path
 
 import msgspec
 
-from edl_allreduce import clock
+from edl_allreduce import clock, contract, logs
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
@@ -86,12 +85,7 @@ class MemoryFile:
 
 def run_in_cluster(spec: JobSpec) -> int:
     """Run the master of a job whose workers are pods; returns the exit code."""
-    logging.basicConfig(
-        level=str(spec.log_level),
-        format="%(asctime)s %(levelname)s [master] %(message)s",
-        stream=sys.stdout,
-        force=True,
-    )
+    logs.print_lines(str(spec.log_level), "master")
     result = asyncio.run(ClusterMaster(spec, dict(os.environ)).run())
     log.info("%s: %s", result.phase.value, result.reason)
     if result.path:
@@ -104,7 +98,7 @@ class ClusterMaster:
 
     def __init__(self, spec: JobSpec, environ: dict[str, str]) -> None:
         self._environ = environ
-        namespace = environ.get(names.POD_NAMESPACE, spec.namespace)
+        namespace = environ.get(contract.POD_NAMESPACE, spec.namespace)
         self.spec = dataclasses.replace(spec, namespace=namespace)
         self._file = MemoryFile(Path(STATE_DIRECTORY))
         self._flags = to_argv(self.spec, "worker")
@@ -140,7 +134,7 @@ class ClusterMaster:
         server = MasterServer(credentials.token, self.job.attend, self._answer)
         tls = Tls(credentials.certificate, credentials.private_key)
         # All addresses: tunnels of the API server arrive on the pod's loopback.
-        anywhere = "[::]" if ":" in self._environ.get(names.POD_IP, "") else "0.0.0.0"
+        anywhere = "[::]" if ":" in self._environ.get(contract.POD_IP, "") else "0.0.0.0"
         await server.start(anywhere, port_of(self.spec), tls)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -169,13 +163,16 @@ class ClusterMaster:
 
     @property
     def _has_secret(self) -> bool:
-        return bool(self._environ.get(names.SECRET))
+        return bool(self._environ.get(contract.JOB_SECRET))
 
     def _credentials(self, before: Memory | None) -> Credentials:
-        parts = [self._environ.get(name, "") for name in (names.TOKEN, names.CERTIFICATE, names.PRIVATE_KEY)]
+        parts = [
+            self._environ.get(name, "")
+            for name in (contract.JOB_TOKEN, contract.MASTER_CERTIFICATE, contract.MASTER_KEY)
+        ]
         if self._has_secret:
             if not all(parts):
-                wanted = f"{names.TOKEN}, {names.CERTIFICATE} and {names.PRIVATE_KEY}"
+                wanted = f"{contract.JOB_TOKEN}, {contract.MASTER_CERTIFICATE} and {contract.MASTER_KEY}"
                 raise SetupError(f"the master's pod must get {wanted} from the job's Secret")
             return Credentials(*parts)
         if before is not None and before.credentials is not None:
@@ -183,10 +180,10 @@ class ClusterMaster:
         return make_credentials()
 
     def _make_cluster(self, credentials: Credentials) -> KubernetesCluster:
-        ip = self._environ.get(names.POD_IP, "")
+        ip = self._environ.get(contract.POD_IP, "")
         own = f"[{ip}]:{port_of(self.spec)}" if ":" in ip else f"{ip}:{port_of(self.spec)}"
         office = WorkerOffice(
-            master_addr=self._environ.get(names.MASTER_ADDR) or own,
+            master_addr=self._environ.get(contract.MASTER_ADDR) or own,
             has_secret=self._has_secret,
             credentials=credentials,
             environment=self._environ,
@@ -197,7 +194,7 @@ class ClusterMaster:
 
     def _owner(self) -> Object:
         """Who owns the workers: whoever manages this pod's job, or else this pod."""
-        self._name = self._environ.get(names.POD_NAME) or names.master_name(self.spec.job_name)
+        self._name = self._environ.get(contract.POD_NAME) or names.master_name(self.spec.job_name)
         pod = self._api.get(names.path("pods", self.spec.namespace, self._name))
         for owner in pod["metadata"].get("ownerReferences") or []:
             if owner["kind"] == TRAINING_JOB:

@@ -21,8 +21,9 @@ from edl_allreduce.cluster.known import Address
 from edl_allreduce.cluster.local import LocalCluster
 from edl_allreduce.cluster.manual import ManualCluster
 from edl_allreduce.cluster.pinned import pin
-from edl_allreduce.cluster.processes import MARK, process_ticks, workers_of
+from edl_allreduce.cluster.processes import process_ticks, workers_of
 from edl_allreduce.cluster.registry import EVENTS, MASTER_LOG, LocalJobFiles, newest_checkpoint
+from edl_allreduce.contract import EXIT_FAILED, EXIT_INTERRUPTED, JOB_TOKEN, MASTER_MARK
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Command
 from edl_allreduce.core.status import EventRecord, JobStatus
@@ -36,8 +37,6 @@ from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
 
 log = logging.getLogger(__name__)
 
-TOKEN = "EDL_JOB_TOKEN"
-INTERRUPTED = 130
 LOOPBACK = "127.0.0.1"
 ANY = "0.0.0.0"
 ORPHAN_SECONDS = 0.2
@@ -93,7 +92,7 @@ def what_is_written(spec: JobSpec) -> str:
 
 
 def exit_code(result: Result) -> int:
-    return {Phase.SUCCEEDED: 0, Phase.STOPPED: INTERRUPTED}.get(result.phase, 1)
+    return {Phase.SUCCEEDED: 0, Phase.STOPPED: EXIT_INTERRUPTED}.get(result.phase, EXIT_FAILED)
 
 
 class LocalJob:
@@ -115,7 +114,7 @@ class LocalJob:
         self._earlier = self._files.abandoned()
         kept = self._earlier.token if self._earlier is not None and spec.num_workers == 0 else ""
         # Workers that were started by hand know the token of a master that was killed.
-        self.token = os.environ.get(TOKEN) or kept or secrets.token_hex(16)
+        self.token = os.environ.get(JOB_TOKEN) or kept or secrets.token_hex(16)
         self._show = show
         self._judge = judge
         self._streams = streams
@@ -215,7 +214,7 @@ class LocalJob:
     def _cluster(self) -> Cluster:
         if self.spec.num_workers == 0:
             return ManualCluster()
-        environment = {TOKEN: self.token, MARK: self._mark, **pin(self.spec, self.directory)}
+        environment = {JOB_TOKEN: self.token, MASTER_MARK: self._mark, **pin(self.spec, self.directory)}
         return LocalCluster(self._worker_argv, self.directory / "logs", environment)
 
     @property

@@ -10,6 +10,7 @@ import dataclasses
 import sys
 
 from edl_allreduce import outside
+from edl_allreduce.contract import JOB_TOKEN
 from edl_allreduce.errors import EdlError
 from edl_allreduce.master.local import run_local_job
 from edl_allreduce.spec import job_directory, parse_job
@@ -31,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
             print(
                 f"Start workers, as many as you like and in the same directory:\n"
                 f"  python -m edl_allreduce.worker.main --worker_id=0 --master_addr=localhost:{spec.port}\n"
-                f"On other machines (--bind=0.0.0.0 here) they need EDL_JOB_TOKEN: the token is in "
+                f"On other machines (--bind=0.0.0.0 here) they need {JOB_TOKEN}: the token is in "
                 f"{job_directory(spec) / 'job.json'}",
                 flush=True,
             )

@@ -8,13 +8,14 @@ from typing import Any
 
 import grpc
 
+from edl_allreduce.contract import JOB_TOKEN
 from edl_allreduce.core import protocol
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import MasterUnreachable, UsageError
 from edl_allreduce.rpc import codec
 from edl_allreduce.rpc.server import CHANNEL_OPTIONS, SERVICE, TLS_NAME
 
-REFUSED = "the job's token is missing or wrong. Pass the token of the job in EDL_JOB_TOKEN."
+REFUSED = f"the job's token is missing or wrong. Pass the token of the job in {JOB_TOKEN}."
 
 SHORT_ATTEMPTS = [("grpc.min_reconnect_backoff_ms", 3000), ("grpc.max_reconnect_backoff_ms", 3000)]
 """On the way to a dead node packets get lost, and the kernel repeats them ever more rarely. Who tries

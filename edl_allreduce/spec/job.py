@@ -606,6 +606,11 @@ class JobSpec:
         """
         return self.minibatch_size * max(self.num_workers, self.min_workers)
 
+    @property
+    def threads(self) -> int:
+        """Threads that TensorFlow gets in one worker: workers that share a machine share its cores."""
+        return self.threads_per_worker or max(1, (os.cpu_count() or 1) // max(1, self.num_workers))
+
 
 def job_directory(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> Path:
     """Where a local job keeps its files; by default a place that the job's name alone determines."""

@@ -1,8 +1,8 @@
 """Faults addressed by coordinates: "kill rank 1 at step 5".
 
 A test describes faults in EDL_FAULTS (JSON) and names a directory in EDL_FAULT_DIR. The product calls
-`reach(point, **coordinates)` at a handful of places; without EDL_FAULTS that costs one comparison. A fault
-fires once in the whole job, whatever processes reach it, and leaves a file that proves it.
+`edl_allreduce.faults.reach(point, **coordinates)` at a handful of places. A fault fires once in the whole
+job, whatever processes reach it, and leaves a file that proves it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-FAULTS = "EDL_FAULTS"
-FAULT_DIR = "EDL_FAULT_DIR"
+from edl_allreduce.contract import FAULT_DIR, FAULTS
+from edl_allreduce.faults import Point
+
 RELEASED = "released"
 HOLD_SECONDS = 0.02
 
-Point = Literal[
-    "prepare", "ready", "init", "sync", "compute", "reduce", "applied", "evaluate", "checkpoint", "export",
-    "task",
-]  # fmt: skip
 ActionName = Literal["kill", "freeze", "terminate", "block", "crash", "hold"]
 
 
@@ -64,10 +61,8 @@ def _load() -> list[Fault]:
 _faults = _load()
 
 
-def reach(point: Point, **coordinates: int) -> None:
-    """A place where a fault may happen."""
-    if not _faults:
-        return
+def happen(point: Point, coordinates: dict[str, int]) -> None:
+    """What was asked for at this place; `edl_allreduce.faults.reach` calls it in jobs under test."""
     for number, fault in enumerate(_faults):
         if fault.matches(point, coordinates) and _claim(number, fault, coordinates):
             _act(fault)

@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 
 from edl_allreduce import clock
+from edl_allreduce.contract import LAST_WORDS_SECONDS
 from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
@@ -30,8 +31,6 @@ from edl_allreduce.worker.threads import supervised
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
-LAST_WORDS_SECONDS = 2.0
-"""How long what was said last may take to arrive before the process ends."""
 ABORT_AGAIN_SECONDS = 0.05
 
 

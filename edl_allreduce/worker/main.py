@@ -10,12 +10,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from edl_allreduce import faults, logs
+from edl_allreduce.contract import EXIT_EVICTED, EXIT_FAILED, EXIT_INVALID, LAST_WORDS_SECONDS
 from edl_allreduce.core import protocol, stories
 from edl_allreduce.core.health import Activity
 from edl_allreduce.errors import CheckpointError, DataError, EdlError, ModelError, SetupError, UsageError
 from edl_allreduce.spec import JobSpec, JobType, parse_job
-from edl_allreduce.testing import faults
-from edl_allreduce.worker.control import LAST_WORDS_SECONDS, Control
+from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.keras import pinned_imports
 from edl_allreduce.worker.start import failure, signals
 from edl_allreduce.worker.start.by_hand import complete, told_everything
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from edl_allreduce.worker.loop.engine import Engine
 
 log = logging.getLogger("edl_allreduce.worker")
-
-EXIT_INVALID = 3
-"""The job cannot work as described; no other worker would do better."""
-EXIT_EVICTED = 4
 
 PULLED = (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY)
 INVALID = (CheckpointError, ModelError, DataError, SetupError, UsageError)
@@ -79,12 +76,7 @@ def check_places(spec: JobSpec) -> None:
 
 def configure_logging(spec: JobSpec) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    logging.basicConfig(
-        level=str(spec.log_level),
-        format=f"%(asctime)s %(levelname)s [worker {spec.worker_id}] %(message)s",
-        stream=sys.stdout,
-        force=True,
-    )
+    logs.print_lines(str(spec.log_level), f"worker {spec.worker_id}")
 
 
 def end(code: int) -> NoReturn:
@@ -137,7 +129,7 @@ def run(spec: JobSpec) -> int:
     log.info("ends: %s", ending.value)
     control.close()
     control.wait_closed(LAST_WORDS_SECONDS)
-    return {Ending.EVICTED: EXIT_EVICTED, Ending.ABANDONED: 1}.get(ending, 0)
+    return {Ending.EVICTED: EXIT_EVICTED, Ending.ABANDONED: EXIT_FAILED}.get(ending, 0)
 
 
 def _failed(spec: JobSpec, control: Control, error: BaseException) -> int:
@@ -147,7 +139,7 @@ def _failed(spec: JobSpec, control: Control, error: BaseException) -> int:
     control.send(failure.report(error, invalid=invalid, step=step, whole=spec.full_traceback))
     control.close()
     control.wait_closed(LAST_WORDS_SECONDS)
-    return EXIT_INVALID if invalid else 1
+    return EXIT_INVALID if invalid else EXIT_FAILED
 
 
 if __name__ == "__main__":

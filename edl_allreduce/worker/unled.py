@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from edl_allreduce.contract import EXIT_FAILED, EXIT_INTERRUPTED
 from edl_allreduce.core import protocol
 from edl_allreduce.core.account import Account
 from edl_allreduce.core.protocol import Plan, Seat
@@ -17,9 +18,6 @@ from edl_allreduce.errors import DataError, JobFailed
 from edl_allreduce.worker.control import Order, Place, Progress
 
 log = logging.getLogger(__name__)
-
-FAILED = 1
-INTERRUPTED = 130
 
 
 class Unled:
@@ -117,7 +115,7 @@ class Unled:
             print(f"{'Stopped' if self.stopped else 'Succeeded'}: {step} steps{remarks}")
         if self.path:
             print(f"The trained model is in {self.path}")
-        return FAILED if missing else INTERRUPTED if self.stopped else 0
+        return EXIT_FAILED if missing else EXIT_INTERRUPTED if self.stopped else 0
 
     def drain(self) -> None:
         """Stop at the next step boundary; with several ranks all of them do."""

@@ -10,6 +10,7 @@ from math import ceil
 from pathlib import PurePosixPath
 from typing import Any
 
+from edl_allreduce import contract
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.core.deadlines import Deadlines
@@ -67,8 +68,8 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
     volumes, mounts = _volumes(spec, name)
     environment = {
         **parse_envs(spec.envs),
-        names.SECRET: names.secret_name(spec.job_name),
-        names.MASTER_ADDR: f"{name}.{spec.namespace}.svc:{port_of(spec)}",
+        contract.JOB_SECRET: names.secret_name(spec.job_name),
+        contract.MASTER_ADDR: f"{name}.{spec.namespace}.svc:{port_of(spec)}",
     }
     container = {
         **_container(spec, name, spec.image_name),
@@ -77,9 +78,9 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
         "env": [
             *_plain(environment),
             *_about_the_pod(),
-            _from_secret(spec, names.TOKEN, "token"),
-            _from_secret(spec, names.CERTIFICATE, "tls.crt"),
-            _from_secret(spec, names.PRIVATE_KEY, "tls.key"),
+            _from_secret(spec, contract.JOB_TOKEN, "token"),
+            _from_secret(spec, contract.MASTER_CERTIFICATE, "tls.crt"),
+            _from_secret(spec, contract.MASTER_KEY, "tls.key"),
         ],
         "ports": [{"name": "master", "containerPort": port_of(spec)}],
         "resources": _resources(spec.master_resource_request, spec.master_resource_limit),
@@ -207,9 +208,9 @@ def worker_pod(spec: JobSpec, worker_id: int, slot: int, office: WorkerOffice) -
     environment = {
         **populated(spec.populate_env_names, office.environment),
         **parse_envs(spec.envs),
-        names.MASTER_ADDR: office.master_addr,
-        names.WORKER_ID: str(worker_id),
-        names.WORKER_NUM: str(spec.num_workers),
+        contract.MASTER_ADDR: office.master_addr,
+        contract.WORKER_ID: str(worker_id),
+        contract.WORKER_NUM: str(spec.num_workers),
     }
     container = {
         **_container(spec, name, spec.worker_image or spec.image_name),
@@ -254,7 +255,7 @@ def populated(pattern: str, environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if wanted.fullmatch(name) and name not in names.OWN and name != names.SECRET
+        if wanted.fullmatch(name) and name not in names.OWN and name != contract.JOB_SECRET
     }
 
 
@@ -265,11 +266,18 @@ def _work(spec: JobSpec, worker_id: int, master_addr: str) -> Object:
 
 def _trust(spec: JobSpec, office: WorkerOffice) -> list[Object]:
     if office.has_secret:
-        return [_from_secret(spec, names.TOKEN, "token"), _from_secret(spec, names.CERTIFICATE, "tls.crt")]
+        return [
+            _from_secret(spec, contract.JOB_TOKEN, "token"),
+            _from_secret(spec, contract.MASTER_CERTIFICATE, "tls.crt"),
+        ]
     if office.credentials is None:
         return []
     return _plain(
-        {names.TOKEN: office.credentials.token, names.CERTIFICATE: office.credentials.certificate}, own=True
+        {
+            contract.JOB_TOKEN: office.credentials.token,
+            contract.MASTER_CERTIFICATE: office.credentials.certificate,
+        },
+        own=True,
     )
 
 
@@ -359,7 +367,7 @@ def _volume_name(pod: str, number: int) -> str:
 
 
 def _plain(variables: Mapping[str, str], *, own: bool = False) -> list[Object]:
-    allowed = {names.MASTER_ADDR, names.WORKER_ID, names.WORKER_NUM}
+    allowed = {contract.MASTER_ADDR, contract.WORKER_ID, contract.WORKER_NUM}
     return [
         {"name": name, "value": value}
         for name, value in variables.items()
@@ -369,9 +377,9 @@ def _plain(variables: Mapping[str, str], *, own: bool = False) -> list[Object]:
 
 def _about_the_pod() -> list[Object]:
     fields = {
-        names.POD_IP: "status.podIP",
-        names.POD_NAME: "metadata.name",
-        names.POD_NAMESPACE: "metadata.namespace",
+        contract.POD_IP: "status.podIP",
+        contract.POD_NAME: "metadata.name",
+        contract.POD_NAMESPACE: "metadata.namespace",
     }
     home = {"name": "HOME", "value": "/tmp"}  # the user of the pod has no entry in the image
     return [

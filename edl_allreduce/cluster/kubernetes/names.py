@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from edl_allreduce import contract
+
 Object = dict[str, Any]
 
 JOB_LABEL = "elasticdl-job-name"
@@ -15,21 +17,18 @@ STATUS_LABEL = "status"
 SLOT = "elasticdl-slot"
 """Annotation of a worker's pod: which of the wanted workers it is."""
 
-# The environment of the pods. The first four are ElasticDL's.
-MASTER_ADDR = "MASTER_ADDR"
-WORKER_ID = "WORKER_ID"
-WORKER_NUM = "WORKER_NUM"
-POD_IP = "MY_POD_IP"
-POD_NAME = "MY_POD_NAME"
-POD_NAMESPACE = "MY_POD_NAMESPACE"
-TOKEN = "EDL_JOB_TOKEN"
-CERTIFICATE = "EDL_MASTER_CERTIFICATE"
-PRIVATE_KEY = "EDL_MASTER_KEY"
-SECRET = "EDL_JOB_SECRET"
-"""On the master: the Secret from which workers read the token."""
-
 OWN = frozenset(
-    {MASTER_ADDR, WORKER_ID, WORKER_NUM, POD_IP, POD_NAME, POD_NAMESPACE, TOKEN, CERTIFICATE, PRIVATE_KEY}
+    {
+        contract.MASTER_ADDR,
+        contract.WORKER_ID,
+        contract.WORKER_NUM,
+        contract.POD_IP,
+        contract.POD_NAME,
+        contract.POD_NAMESPACE,
+        contract.JOB_TOKEN,
+        contract.MASTER_CERTIFICATE,
+        contract.MASTER_KEY,
+    }
 )
 """Variables that --envs and --populate_env_names cannot change."""
 

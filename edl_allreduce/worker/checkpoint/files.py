@@ -26,10 +26,9 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from edl_allreduce import clock
+from edl_allreduce import clock, faults
 from edl_allreduce.core import protocol
 from edl_allreduce.errors import CheckpointError, UsageError
-from edl_allreduce.testing import faults
 from edl_allreduce.version import __version__
 from edl_allreduce.worker import disk
 from edl_allreduce.worker.loop.journal import Journal

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from edl_allreduce.cluster import pinned
+from edl_allreduce.contract import PINNED_FILES
 
 Texts = Mapping[Path, bytes]
 """What each path held when the job began."""
@@ -76,7 +77,7 @@ class PinnedFinder(MetaPathFinder):
 
 def install(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Import kept files from now on; gives those that changed on disk since the job began."""
-    manifest = environ.get(pinned.VARIABLE, "")
+    manifest = environ.get(PINNED_FILES, "")
     if not manifest or finder() is not None:
         return []
     kept = pinned.read_manifest(Path(manifest))

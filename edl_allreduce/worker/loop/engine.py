@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from edl_allreduce import clock
+from edl_allreduce import clock, faults
 from edl_allreduce.core import protocol
 from edl_allreduce.core.audit import Applied, Begin, Fed, Manifest
 from edl_allreduce.core.health import Activity
@@ -24,7 +24,6 @@ from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.core.schedule import Schedule, Span, share
 from edl_allreduce.errors import BadRecord, NotFinite, RingBroken
 from edl_allreduce.spec import OnNan
-from edl_allreduce.testing import faults
 from edl_allreduce.worker.checkpoint.files import Checkpoints
 from edl_allreduce.worker.control import Leave, MasterGone, Order, Place, Progress
 from edl_allreduce.worker.keras.callbacks import Callbacks

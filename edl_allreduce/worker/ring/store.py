@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
+from edl_allreduce import faults
 from edl_allreduce.core import protocol
-from edl_allreduce.testing import faults
 
 GONE = 410
 NOT_THERE = 404

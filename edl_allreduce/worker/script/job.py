@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import tensorflow as tf
 
+from edl_allreduce.contract import JOB_FLAGS
 from edl_allreduce.core import protocol
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.schedule import Order, Schedule, Span
@@ -43,7 +44,6 @@ from edl_allreduce.worker.script.turns import (
     Saved,
     StepAgain,
 )
-from edl_allreduce.worker.start.launching import FLAGS
 
 log = logging.getLogger("edl_allreduce.elastic")
 
@@ -337,7 +337,7 @@ def join(
 
 
 def _job_flags() -> JobSpec:
-    flags = shlex.split(os.environ.get(FLAGS, ""))
+    flags = shlex.split(os.environ.get(JOB_FLAGS, ""))
     spec = parse_job("worker", flags).spec
     if not flags:  # nobody started this process: one worker, and the loop's own words count
         spec = dataclasses.replace(spec, num_workers=1)

@@ -8,12 +8,14 @@ import sys
 from dataclasses import dataclass
 from typing import NoReturn
 
+from edl_allreduce import logs
+from edl_allreduce.contract import EXIT_FAILED, EXIT_INVALID, LAST_WORDS_SECONDS
 from edl_allreduce.core import protocol, stories
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import JobSpec
-from edl_allreduce.worker.control import LAST_WORDS_SECONDS, Control
+from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.loop.engine import ElasticRing, Orders
 from edl_allreduce.worker.ring.horovod import FixedRing, HorovodRing, SoloRing
 from edl_allreduce.worker.start import failure
@@ -23,9 +25,6 @@ from edl_allreduce.worker.start.network import interface_of
 from edl_allreduce.worker.unled import Unled
 
 log = logging.getLogger("edl_allreduce.elastic")
-
-EXIT_INVALID = 3
-"""The job cannot work as it is written; no other worker would do better."""
 
 
 @dataclass
@@ -72,7 +71,7 @@ class Member:
         self.control.send(failure.report(error, invalid=invalid, step=step, whole=self.full_traceback))
         self.control.close()
         self.control.wait_closed(LAST_WORDS_SECONDS)
-        _end(EXIT_INVALID if invalid else 1)
+        _end(EXIT_INVALID if invalid else EXIT_FAILED)
 
 
 def _end(code: int) -> NoReturn:
@@ -107,8 +106,4 @@ def _led(spec: JobSpec) -> Member:
 
 def _log(spec: JobSpec, who: str) -> None:
     """Unless the script configured logging itself."""
-    logging.basicConfig(
-        level=str(spec.log_level),
-        format=f"%(asctime)s %(levelname)s [{who}] %(message)s",
-        stream=sys.stdout,
-    )
+    logs.print_lines(str(spec.log_level), who, unless_configured=True)

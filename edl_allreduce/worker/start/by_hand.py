@@ -9,12 +9,12 @@ import signal
 
 from edl_allreduce import clock
 from edl_allreduce.cluster.registry import token_for
+from edl_allreduce.contract import JOB_TOKEN
 from edl_allreduce.core.protocol import Ask
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import EdlError, MasterUnreachable, UsageError
 from edl_allreduce.rpc.client import command
 from edl_allreduce.spec import JobSpec, ParsedJob, parse_job
-from edl_allreduce.worker.start.launching import TOKEN
 from edl_allreduce.worker.start.signals import TERMINATION
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Interrupted(EdlError):
 
 def told_everything(parsed: ParsedJob) -> bool:
     """A master that starts a worker gives it all flags and the token; a person gives what is needed."""
-    return bool(os.environ.get(TOKEN)) and "job_name" in parsed.given
+    return bool(os.environ.get(JOB_TOKEN)) and "job_name" in parsed.given
 
 
 def complete(parsed: ParsedJob) -> JobSpec:
@@ -68,7 +68,7 @@ def _ask(own: JobSpec) -> JobStatus:
     refused = 0
     told = False
     while True:
-        token = os.environ.get(TOKEN) or token_for(own.master_addr, own.job_dir)
+        token = os.environ.get(JOB_TOKEN) or token_for(own.master_addr, own.job_dir)
         try:
             status = command(own.master_addr, token, Ask(), timeout=ASK_SECONDS)
         except (MasterUnreachable, UsageError) as error:
@@ -82,5 +82,5 @@ def _ask(own: JobSpec) -> JobStatus:
             if signal.sigtimedwait(TERMINATION, RETRY_SECONDS) is not None:
                 raise Interrupted("interrupted before the master answered") from error
         else:
-            os.environ[TOKEN] = token
+            os.environ[JOB_TOKEN] = token
             return status

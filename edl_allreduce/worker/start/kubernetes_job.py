@@ -30,15 +30,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edl_allreduce import clock
+from edl_allreduce import clock, logs
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
+from edl_allreduce.contract import JOB_TOKEN, PASSES_DIR, POD_IP
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.worker.start import signals
 
 log = logging.getLogger("edl_allreduce.worker.start.kubernetes_job")
 
-PASSES = "EDL_PASSES_DIR"
 """Where the one worker that has it writes the model after each epoch."""
 DEFAULT_PORT = 7164
 POLL_SECONDS = 1.0
@@ -110,14 +110,10 @@ def find_place(pods: Sequence[Pod], size: int, own_address: str) -> Place | None
 
 
 def main(argv: list[str] | None = None) -> int:
-    logging.basicConfig(
-        level="INFO", format="%(asctime)s %(levelname)s [static] %(message)s", stream=sys.stdout
-    )
+    logs.print_lines("INFO", "static")
     try:
         settings = settings_of(os.environ)
-        place = wait_for_all(
-            settings, os.environ.get(names.POD_IP) or socket.gethostbyname(socket.gethostname())
-        )
+        place = wait_for_all(settings, os.environ.get(POD_IP) or socket.gethostbyname(socket.gethostname()))
         return run(settings, place, sys.argv[1:] if argv is None else argv)
     except EdlError as error:
         log.error("%s", error)
@@ -145,17 +141,17 @@ def wait_for_all(settings: Settings, own_address: str) -> Place:
 def run(settings: Settings, place: Place, argv: Sequence[str]) -> int:
     """Rank 0 serves and trains, the others train; what a worker prints is kept in its train.log, too."""
     log.info("rank %d of %d; ring: %s", place.rank, len(place.addresses), ", ".join(place.addresses))
-    environment = {**os.environ, "EDL_JOB_TOKEN": place.token, names.POD_IP: place.addresses[place.rank]}
+    environment = {**os.environ, JOB_TOKEN: place.token, POD_IP: place.addresses[place.rank]}
     flags = job_flags(settings, argv)
     server = None
     if place.rank == 0:
-        environment[PASSES] = str(settings.output)
+        environment[PASSES_DIR] = str(settings.output)
         command = master_command(settings, flags)
         server = subprocess.Popen([sys.executable, *command], env=environment, stdin=subprocess.DEVNULL)
-    logs = settings.output / f"node_{place.rank}"
-    logs.mkdir(parents=True, exist_ok=True)
+    own_logs = settings.output / f"node_{place.rank}"
+    own_logs.mkdir(parents=True, exist_ok=True)
     command = worker_command(settings, place, flags)
-    with (logs / "train.log").open("w") as file:
+    with (own_logs / "train.log").open("w") as file:
         worker = subprocess.Popen(
             [sys.executable, *command], env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

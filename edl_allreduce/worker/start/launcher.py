@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edl_allreduce.contract import EXIT_INTERRUPTED
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec import JobSpec, ParsedJob
 from edl_allreduce.worker.start import signals
 from edl_allreduce.worker.start.tensorflow_import import import_tensorflow
-from edl_allreduce.worker.unled import INTERRUPTED, Unled
+from edl_allreduce.worker.unled import Unled
 
 if TYPE_CHECKING:
     from edl_allreduce.worker.ring.horovod import FixedRing
@@ -70,7 +71,7 @@ def run_static(spec: JobSpec, launcher: Launcher) -> int:
         return error.exit_code
     if launcher.rank == 0:
         return control.verdict(steps)
-    return INTERRUPTED if control.stopped else 0
+    return EXIT_INTERRUPTED if control.stopped else 0
 
 
 def fixed_plan(launcher: Launcher) -> Plan:

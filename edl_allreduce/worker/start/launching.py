@@ -9,6 +9,7 @@ import sys
 import uuid
 from pathlib import Path
 
+from edl_allreduce.contract import JOB_FLAGS, JOB_TOKEN, MASTER_CERTIFICATE, POD_IP, TENSORFLOW_THREADS
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Seat
 from edl_allreduce.errors import SetupError
@@ -17,24 +18,17 @@ from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.start.network import address_towards
 from edl_allreduce.worker.start.signals import TERMINATION
 
-TOKEN = "EDL_JOB_TOKEN"
-CERTIFICATE = "EDL_MASTER_CERTIFICATE"
-POD_IP = "MY_POD_IP"
-FLAGS = "EDL_JOB_FLAGS"
-"""All flags of the job and of this worker, as a shell would write them."""
-THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-
 
 def environment(spec: JobSpec) -> dict[str, str]:
     """How the script learns which job it is part of."""
-    threads = str(spec.threads_per_worker or max(1, (os.cpu_count() or 1) // max(1, spec.num_workers)))
+    threads = str(spec.threads)
     return {
         # Workers that share a machine must not each take all of its cores; what the user set counts.
-        **{name: os.environ.get(name, threads) for name in THREADS},
-        FLAGS: shlex.join(to_argv(spec, "worker")),
+        **{name: os.environ.get(name, threads) for name in TENSORFLOW_THREADS},
+        JOB_FLAGS: shlex.join(to_argv(spec, "worker")),
         # `python` in the command is the Python that runs this job.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        # What a script prints belongs into the log at once.
+        # What a script prints belongs in the log at once.
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -59,9 +53,9 @@ def connect(spec: JobSpec) -> Control:
     host = os.environ.get(POD_IP) or address_towards(spec.master_addr)
     return Control(
         spec.master_addr,
-        os.environ.get(TOKEN, ""),
+        os.environ.get(JOB_TOKEN, ""),
         Seat(uuid.uuid4().hex[:12], spec.worker_id, host),
         deadlines=Deadlines(spec.failure_detection_seconds),
         master_grace=spec.master_grace_seconds,
-        certificate=os.environ.get(CERTIFICATE, ""),
+        certificate=os.environ.get(MASTER_CERTIFICATE, ""),
     )

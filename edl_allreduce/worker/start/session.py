@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from edl_allreduce import clock
+from edl_allreduce.contract import PASSES_DIR
 from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Plan
@@ -36,7 +37,6 @@ from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition, load_definitio
 from edl_allreduce.worker.loop.diary import Diary
 from edl_allreduce.worker.loop.engine import Ending, Engine, Orders, Settings
 from edl_allreduce.worker.ring.horovod import HorovodRing, Ring
-from edl_allreduce.worker.start.kubernetes_job import PASSES
 
 __all__ = ["Ending", "prepare"]
 
@@ -99,7 +99,7 @@ def tell_notices(trainer: Trainer, orders: Orders) -> None:
 
 def pass_writer(trainer: Trainer) -> functools.partial[None] | None:
     """A plain Job keeps the model of each epoch (`kubernetes_job`)."""
-    directory = os.environ.get(PASSES, "")
+    directory = os.environ.get(PASSES_DIR, "")
     return functools.partial(write_pass, trainer.model, directory) if directory else None
 
 
@@ -119,7 +119,7 @@ def settings_of(spec: JobSpec, source: RecordSource) -> Settings:
 
 def set_threads(spec: JobSpec) -> None:
     """Workers that share a machine must not each take all of its cores."""
-    threads = spec.threads_per_worker or max(1, (os.cpu_count() or 1) // max(1, spec.num_workers))
+    threads = spec.threads
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))

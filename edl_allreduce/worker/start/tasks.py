@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 
-from edl_allreduce import clock
+from edl_allreduce import clock, faults
+from edl_allreduce.contract import JOB_TOKEN
 from edl_allreduce.core import protocol
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan, Seat
@@ -20,7 +21,6 @@ from edl_allreduce.core.status import metrics_line
 from edl_allreduce.data import RecordSource, read_good
 from edl_allreduce.errors import ModelError, UsageError
 from edl_allreduce.spec import JobSpec, JobType
-from edl_allreduce.testing import faults
 from edl_allreduce.worker.checkpoint.files import Array, load_for_init
 from edl_allreduce.worker.control import Control, Leave, MasterGone
 from edl_allreduce.worker.keras import fingerprint
@@ -30,7 +30,6 @@ from edl_allreduce.worker.keras.predictions import PredictionFiles
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
 from edl_allreduce.worker.loop.engine import Ending
 from edl_allreduce.worker.start import session
-from edl_allreduce.worker.start.launching import TOKEN
 from edl_allreduce.worker.unled import Unled
 
 log = logging.getLogger(__name__)
@@ -129,7 +128,7 @@ class TaskWorker:
 
 def prepare(spec: JobSpec, control: Control) -> TaskWorker:
     """Open the data, load the model, trace; then say that this worker is ready."""
-    source, model, work = _open(spec, control.send, os.environ.get(TOKEN, ""))
+    source, model, work = _open(spec, control.send, os.environ.get(JOB_TOKEN, ""))
     control.ready(
         protocol.Ready(
             step=model.step,
