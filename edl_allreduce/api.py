@@ -13,10 +13,10 @@ The job runs in processes of its own: it goes on when the notebook's kernel ends
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from edl_allreduce import clock
@@ -78,15 +78,14 @@ class Job:
 
     def events(self, *, follow: bool = True) -> Iterator[EventRecord]:
         """What happened and happens, one by one; ends with the job, or at once with `follow=False`."""
-        pause, seen = Event(), 0
-        while True:
+        seen = 0
+        for _ in clock.polls(POLL_SECONDS):
             running = follow and self.running
             for event in self._files.events()[seen:]:
                 seen += 1
                 yield event
             if not running:
                 return
-            pause.wait(POLL_SECONDS)
 
     def logs(self, worker: int) -> str:
         """What a worker printed so far."""
@@ -104,12 +103,11 @@ class Job:
         return result
 
     def _until_over(self, timeout: float | None) -> None:
-        deadline = None if timeout is None else clock.now() + timeout
-        pause = Event()
-        while self.running:
-            if deadline is not None and clock.now() > deadline:
-                raise TimeoutError(f"job {self.name} still runs after {timeout:.0f} s")
-            pause.wait(POLL_SECONDS)
+        for _ in clock.polls(POLL_SECONDS, within=math.inf if timeout is None else timeout):
+            if not self.running:
+                break
+        else:
+            raise TimeoutError(f"job {self.name} still runs after {timeout:.0f} s")
         if self._process is not None:
             self._process.wait()
 

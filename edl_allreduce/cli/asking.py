@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from threading import Event
 
+from edl_allreduce import clock
 from edl_allreduce.cluster.known import KnownJob, running_address
 from edl_allreduce.cluster.registry import find_job
 from edl_allreduce.core.protocol import Ask, Command
@@ -50,8 +50,8 @@ def ask(job: KnownJob, command: Command | None = None) -> JobStatus:
 
 def while_running(job: KnownJob, seconds: float = POLL_SECONDS) -> Iterator[None]:
     """Yield now and then, and once more after the job ended."""
-    pause = Event()
-    while job.running() is not None:
+    for _ in clock.polls(seconds):
+        running = job.running() is not None
         yield
-        pause.wait(seconds)
-    yield
+        if not running:
+            return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from threading import Event
 
 from rich.console import RenderableType
 from rich.live import Live
@@ -60,10 +59,10 @@ def follow(spec: JobSpec) -> int:
 
 
 def _until_over(job: ClusterJob) -> Iterator[None]:
-    pause = Event()
-    while not _over(job):
+    for _ in clock.polls(REFRESH_SECONDS):
+        if _over(job):
+            return
         yield
-        pause.wait(REFRESH_SECONDS)
 
 
 def _over(job: ClusterJob) -> bool:

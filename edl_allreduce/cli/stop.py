@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from threading import Event
 
-from edl_allreduce import outside
+from edl_allreduce import clock, outside
 from edl_allreduce.cli.asking import POLL_SECONDS, ask, job_parser, meant, while_running
 from edl_allreduce.cluster.known import running_address
 from edl_allreduce.cluster.processes import process_ticks
@@ -43,8 +42,6 @@ def _wait_for_exit(pid: int, ticks: int) -> None:
     """So that a job of the same name may start at once."""
     if pid == os.getpid():
         return
-    pause = Event()
-    for _ in range(int(EXIT_SECONDS / POLL_SECONDS)):
+    for _ in clock.polls(POLL_SECONDS, within=EXIT_SECONDS):
         if process_ticks(pid) != ticks:
             return
-        pause.wait(POLL_SECONDS)

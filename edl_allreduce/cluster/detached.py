@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event
 
+from edl_allreduce import clock
 from edl_allreduce.cluster.registry import EVENTS, LocalJobFiles
 from edl_allreduce.errors import JobFailed, UsageError
 from edl_allreduce.spec import Command, JobSpec, job_directory, to_argv
@@ -41,8 +41,7 @@ def start(spec: JobSpec, command: Command = Command.TRAIN) -> tuple[LocalJobFile
 
 
 def _wait_for_master(files: LocalJobFiles, process: subprocess.Popen[bytes], output: Path) -> None:
-    pause = Event()
-    for _ in range(int(START_SECONDS / POLL_SECONDS)):
+    for _ in clock.polls(POLL_SECONDS, within=START_SECONDS):
         address = files.address()
         if address is not None and address.pid == process.pid:
             return
@@ -51,6 +50,5 @@ def _wait_for_master(files: LocalJobFiles, process: subprocess.Popen[bytes], out
             said = output.read_text(errors="replace").strip()
             kind = UsageError if code == UsageError.exit_code else JobFailed
             raise kind(f"the job did not start:\n{said}")
-        pause.wait(POLL_SECONDS)
     process.kill()
     raise JobFailed(f"the master did not listen within {START_SECONDS:.0f} s; see {output}")

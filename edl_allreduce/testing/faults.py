@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from edl_allreduce import clock
 from edl_allreduce.contract import FAULT_DIR, FAULTS
 from edl_allreduce.faults import Point
 
@@ -101,6 +102,5 @@ def _act(fault: Fault) -> None:
         case "crash":
             raise InjectedCrash("a fault was injected here")
         case "hold":
-            pause = threading.Event()
             while not (Path(os.environ[FAULT_DIR]) / RELEASED).exists():
-                pause.wait(HOLD_SECONDS)
+                clock.sleep(HOLD_SECONDS)

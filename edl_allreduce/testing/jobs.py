@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from edl_allreduce import clock
 from edl_allreduce.core.audit import Verdict
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.testing import faults as fault_module
@@ -86,8 +86,7 @@ class RunningJob:
         self._until(lambda: len(self.fired()) >= count or None, f"{count} faults", timeout)
 
     def _until(self, find: Callable[[], T | None], what: str, timeout: float) -> T:
-        pause = threading.Event()
-        for _ in range(int(timeout / POLL_SECONDS)):
+        for _ in clock.polls(POLL_SECONDS, within=timeout):
             found = find()
             if found is not None:
                 return found
@@ -96,7 +95,6 @@ class RunningJob:
                 if found is not None:
                     return found
                 raise AssertionError(f"the job ended before {what}\n{self.story()}")
-            pause.wait(POLL_SECONDS)
         raise AssertionError(f"{what} did not happen within {timeout:.0f} s\n{self.story()}")
 
     def fired(self) -> list[dict[str, int | str]]:
@@ -130,11 +128,9 @@ class RunningJob:
 
     def until_gone(self, pids: Sequence[int], timeout: float = 120.0) -> None:
         """Until none of these processes is left; for workers that outlive their master."""
-        pause = threading.Event()
-        for _ in range(int(timeout / POLL_SECONDS)):
+        for _ in clock.polls(POLL_SECONDS, within=timeout):
             if not alive(pids):
                 return
-            pause.wait(POLL_SECONDS)
         raise AssertionError(f"{alive(pids)} still run after {timeout:.0f} s\n{self.story()}")
 
     def audit(self) -> Verdict:

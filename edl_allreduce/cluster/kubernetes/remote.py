@@ -205,9 +205,8 @@ class ClusterJob:
         """What a pod printed."""
         path = names.path("pods", self.namespace, pod)
         query = {"follow": "true"} if follow else {}
-        pause = threading.Event()
         silent = True
-        while True:
+        for _ in clock.polls(FRESH_SECONDS):
             try:
                 for line in self.api.lines(f"{path}/log", 3600.0, **query):
                     silent = False
@@ -218,7 +217,6 @@ class ClusterJob:
             # Of a pod that has no node yet the log is not refused, but empty.
             if not follow or not silent or self._is_over(path):
                 return
-            pause.wait(FRESH_SECONDS)
 
     def _is_over(self, path: str) -> bool:
         try:

@@ -9,7 +9,7 @@ import signal
 
 from edl_allreduce import clock
 from edl_allreduce.cluster.registry import token_for
-from edl_allreduce.contract import JOB_TOKEN
+from edl_allreduce.contract import EXIT_INTERRUPTED, JOB_TOKEN
 from edl_allreduce.core.protocol import Ask
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import EdlError, MasterUnreachable, UsageError
@@ -27,7 +27,7 @@ REFUSALS = 10
 class Interrupted(EdlError):
     """Ctrl-C while the worker waited for its master."""
 
-    exit_code = 130
+    exit_code = EXIT_INTERRUPTED
 
 
 def told_everything(parsed: ParsedJob) -> bool:

@@ -24,7 +24,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,14 +123,11 @@ def wait_for_all(settings: Settings, own_address: str) -> Place:
     """Until every pod of the Job runs."""
     api = Api.connect()
     path = names.path("pods", settings.namespace)
-    deadline = clock.now() + ALL_RUN_SECONDS
-    pause = threading.Event()
-    while clock.now() < deadline:
+    for _ in clock.polls(POLL_SECONDS, within=ALL_RUN_SECONDS):
         pods = api.get(path, labelSelector=f"{JOB_LABEL}={settings.job_name}").get("items") or []
         place = find_place(pods, settings.size, own_address)
         if place is not None:
             return place
-        pause.wait(POLL_SECONDS)
     raise SetupError(
         f"after {ALL_RUN_SECONDS:.0f} s not all {settings.size} pods of Job {settings.job_name} run; "
         f"`kubectl get pods -l {JOB_LABEL}={settings.job_name}` shows which, `kubectl describe pod` why"
