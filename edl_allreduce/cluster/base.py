@@ -1,11 +1,49 @@
-"""The seam between the master and whatever runs its workers."""
+"""The seam between a master and whatever runs its workers.
+
+Local processes, workers that people start and pods are three implementations of `Cluster`; one more (Slurm)
+would be one more file, and one line in `choose`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from edl_allreduce.core.causes import Cause
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would be done, before anything is done. `--yaml` prints it; a dry run needs nothing else."""
+
+    commands: tuple[tuple[str, ...], ...] = ()
+    """Arguments of the processes that would be started on this machine."""
+    objects: tuple[Mapping[str, Any], ...] = ()
+    """Manifests that would be sent to an API server."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an earlier master of this job left."""
+
+    living: tuple[int, ...] = ()
+    running: tuple[int, ...] = ()
+    """Those of them that may hold the model."""
+    next_id: int = 0
+    """The least id that was never used."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about one worker where it runs, for people and scripts."""
+
+    pid: int = 0
+    """Of its process, where that is one of this machine."""
+    name: str = ""
+    """What the cluster calls it: the name of its pod."""
+    condition: str = ""
+    """Why it does not run yet, in the cluster's own words; empty when there is nothing to say."""
 
 
 @dataclass(frozen=True)
@@ -18,11 +56,28 @@ class Ended:
     """For people: exit code, signal, the pod's own words."""
 
 
+@dataclass(frozen=True)
+class Noted:
+    """Something that people should know, and that nothing has to be done about."""
+
+    kind: str
+    text: str
+
+
 class Cluster(Protocol):
-    """Starts and ends workers; ids come from the master and are never reused."""
+    """Starts and ends workers; ids come from the master and are never reused.
+
+    One asyncio loop calls all of it, and no method blocks that loop.
+    """
 
     head_start: float
     """Seconds for survivors to re-form before a replacement starts, where it would take their cores."""
+
+    def plan(self, worker_id: int) -> Plan:
+        """What `launch` would do."""
+
+    async def start(self) -> Found:
+        """Find what is there and follow it from now on; call it once, before anything else."""
 
     async def launch(self, worker_id: int) -> None: ...
 
@@ -32,17 +87,13 @@ class Cluster(Protocol):
     async def kill(self, worker_id: int) -> None:
         """End it now."""
 
-    async def next_end(self) -> Ended:
-        """Wait for the next worker that ends."""
+    async def next_news(self) -> Ended | Noted:
+        """Wait for the next thing that happens by itself."""
 
-    def identity(self, worker_id: int) -> int:
-        """The pid, where there is one; 0 otherwise."""
+    def facts(self, worker_id: int) -> Facts: ...
 
-    def condition(self, worker_id: int) -> str:
-        """Why a worker does not run yet, in the cluster's own words; empty when there is nothing to say."""
-
-    def last_words(self, worker_id: int) -> str:
-        """The end of its log."""
+    async def last_words(self, worker_id: int) -> str:
+        """The end of its log; empty when it cannot be had."""
 
     async def close(self) -> None:
         """End everything that is left."""

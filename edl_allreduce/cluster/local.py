@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from edl_allreduce.cluster.base import Ended
+from edl_allreduce.cluster.base import Ended, Facts, Found, Noted, Plan
 from edl_allreduce.contract import EXIT_INVALID
 from edl_allreduce.core.causes import Cause
 
@@ -43,15 +43,22 @@ class LocalCluster:
     def _scratch_of(self, worker_id: int) -> Path:
         return Path(self._scratch.name) / f"worker-{worker_id}"
 
+    def plan(self, worker_id: int) -> Plan:
+        return Plan(commands=((sys.executable, *self._argv_of(worker_id)),))
+
+    async def start(self) -> Found:
+        """Workers of an earlier master are not ours: they end with it, or were asked to leave."""
+        return Found()
+
     async def launch(self, worker_id: int) -> None:
         self._log_dir.mkdir(parents=True, exist_ok=True)
         scratch = self._scratch_of(worker_id)
         scratch.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
+        (command,) = self.plan(worker_id).commands
         # The worker writes its own file: a pipe would end with the master, and the worker with it.
         with self.log_path(worker_id).open("wb") as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *self._argv_of(worker_id),
+                *command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -80,17 +87,17 @@ class LocalCluster:
         if process is not None and process.returncode is None:
             process.send_signal(number)
 
-    async def next_end(self) -> Ended:
+    async def next_news(self) -> Ended | Noted:
         return await self._ends.get()
 
-    def identity(self, worker_id: int) -> int:
+    def facts(self, worker_id: int) -> Facts:
         process = self._processes.get(worker_id)
-        return process.pid if process is not None else 0
+        return Facts(pid=process.pid if process is not None else 0)
 
-    def condition(self, worker_id: int) -> str:
-        return ""
+    async def last_words(self, worker_id: int) -> str:
+        return await asyncio.to_thread(self._tail, worker_id)
 
-    def last_words(self, worker_id: int) -> str:
+    def _tail(self, worker_id: int) -> str:
         try:
             with self.log_path(worker_id).open("rb") as log:
                 log.seek(0, os.SEEK_END)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from edl_allreduce.cluster.base import Ended
+from edl_allreduce.cluster.base import Ended, Facts, Found, Noted, Plan
 
 
 class ManualCluster:
     """Starts nothing, ends nothing, and hears of no end: a worker's stream tells all that can be known."""
 
     head_start = 0.0
+
+    def plan(self, worker_id: int) -> Plan:
+        return Plan()
+
+    async def start(self) -> Found:
+        return Found()
 
     async def launch(self, worker_id: int) -> None:
         raise AssertionError("a master with --num_workers=0 wants no worker to be started")
@@ -21,17 +27,14 @@ class ManualCluster:
     async def kill(self, worker_id: int) -> None:
         """Not ours to end; who is evicted hears it when it speaks again."""
 
-    async def next_end(self) -> Ended:
+    async def next_news(self) -> Ended | Noted:
         await asyncio.Event().wait()
-        raise AssertionError("nothing ends here")
+        raise AssertionError("nothing happens here")
 
-    def identity(self, worker_id: int) -> int:
-        return 0
+    def facts(self, worker_id: int) -> Facts:
+        return Facts()
 
-    def condition(self, worker_id: int) -> str:
-        return ""
-
-    def last_words(self, worker_id: int) -> str:
+    async def last_words(self, worker_id: int) -> str:
         return ""
 
     async def close(self) -> None:

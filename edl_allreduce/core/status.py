@@ -21,7 +21,10 @@ class WorkerStatus:
     activity: str
     step: int
     pid: int = 0
+    """Where it is a process of the master's machine."""
     draining: bool = False
+    name: str = ""
+    """What the cluster calls it: the name of its pod."""
 
 
 @dataclass(frozen=True)

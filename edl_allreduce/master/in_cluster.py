@@ -126,7 +126,6 @@ class ClusterMaster:
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
         self.job = job_for(self.spec, options, self._cluster)
-        self._cluster.tell = self.job.note
         self.job.adopt(found.living, found.running, self._memory.next_id, self._memory.wanted)
         return await self._serve(credentials)
 
@@ -188,9 +187,7 @@ class ClusterMaster:
             credentials=credentials,
             environment=self._environ,
         )
-        cluster = KubernetesCluster(self.spec, self._api, office, self._owner())
-        cluster.on_launch = self._used
-        return cluster
+        return KubernetesCluster(self.spec, self._api, office, self._owner(), on_launch=self._used)
 
     def _owner(self) -> Object:
         """Who owns the workers: whoever manages this pod's job, or else this pod."""

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from edl_allreduce import clock, outside
-from edl_allreduce.cluster.base import Cluster, Ended
+from edl_allreduce.cluster.base import Cluster, Ended, Noted
 from edl_allreduce.core import health, progress, protocol, relaunch, ring_words
 from edl_allreduce.core.account import Account
 from edl_allreduce.core.causes import FREE, Cause
@@ -198,6 +198,8 @@ class Job:
         self._reasons: dict[int, str] = {}
         self._account = Account(options.max_bad_records)
         """What workers warned of; several of them see the same files."""
+        self._giving_up = False
+        """The job fails as soon as the log of the worker at fault was read."""
         self._over = asyncio.Event()
         self._effects: set[asyncio.Task[None]] = set()
 
@@ -672,7 +674,7 @@ class Job:
 
     def _reconcile(self) -> None:
         """Start what is missing."""
-        if self._phase in FINAL or self._phase is Phase.FINISHING or self._stopping:
+        if self._phase in FINAL or self._phase is Phase.FINISHING or self._stopping or self._giving_up:
             return
         if clock.now() < self._launch_after:
             return
@@ -700,7 +702,11 @@ class Job:
 
     async def _watch_ends(self) -> None:
         while True:
-            self._ended(await self._cluster.next_end())
+            match await self._cluster.next_news():
+                case Ended() as end:
+                    self._ended(end)
+                case Noted(kind, text):
+                    self.note(kind, text)
 
     def _ended(self, end: Ended) -> None:
         slot = self._slots.pop(end.worker_id, None)
@@ -730,7 +736,7 @@ class Job:
             self._failures += 1
         match decision:
             case relaunch.GiveUp(reason):
-                self._end(Phase.FAILED, f"worker {end.worker_id} {text}; {reason}.{self._story(end, slot)}")
+                self._fail(end, slot, f"worker {end.worker_id} {text}; {reason}.")
             case relaunch.Relaunch(delay, reason):
                 if delay:
                     self._tell("relaunch", f"in {delay:.0f} s: {reason}")
@@ -766,8 +772,7 @@ class Job:
         match decision:
             case relaunch.GiveUp(verdict):
                 last = f" Last word on checkpoints: {self._last_checkpoint}." if self._last_checkpoint else ""
-                told = f"{self._short}; {verdict}.{last}{self._story(end, slot)}"
-                self._end(Phase.FAILED, told)
+                self._fail(end, slot, f"{self._short}; {verdict}.{last}")
             case relaunch.Relaunch(delay, circumstances):
                 if reason not in self._told_short:
                     self._told_short.add(reason)
@@ -777,13 +782,17 @@ class Job:
             case relaunch.Leave():
                 self._short = ""
 
-    def _story(self, end: Ended, slot: _Slot) -> str:
-        """What its code raised, or else the end of its log; on lines of its own."""
-        if slot.refusal:
-            return ""
-        told = slot.failed.story if slot.failed is not None else self._cluster.last_words(end.worker_id)
-        told = told.strip("\n").rstrip()
-        return f"\n{told}" if told else ""
+    def _fail(self, end: Ended, slot: _Slot, told: str) -> None:
+        """With what the worker's code raised, or else the end of its log; on lines of its own."""
+        if slot.refusal or slot.failed is not None:
+            self._end(Phase.FAILED, told + _lines(slot.failed.story if slot.failed is not None else ""))
+        else:
+            self._giving_up = True
+            self._later(self._fail_with_log(end.worker_id, told))
+
+    async def _fail_with_log(self, worker_id: int, told: str) -> None:
+        """The log may be far away, and everybody else goes on meanwhile."""
+        self._end(Phase.FAILED, told + _lines(await self._cluster.last_words(worker_id)))
 
     def _shortage(self) -> str:
         """For people: how many of the wanted workers take part, and what is in the way of the others."""
@@ -877,6 +886,7 @@ class Job:
             peer = self._peers.get(uid)
             rank = plan.rank_of(uid) if plan is not None else None
             last = peer.last if peer is not None else None
+            facts = self._cluster.facts(member.seat.worker_id)
             workers.append(
                 WorkerStatus(
                     worker_id=member.seat.worker_id,
@@ -885,16 +895,15 @@ class Job:
                     rank=rank if rank is not None and member.standing is not Standing.WAITING else -1,
                     activity=last.activity.value if last is not None else "",
                     step=last.step if last is not None else 0,
-                    pid=self._cluster.identity(member.seat.worker_id),
+                    pid=facts.pid,
                     draining=member.draining,
+                    name=facts.name,
                 )
             )
         known = {w.worker_id for w in workers}
         workers += [
-            WorkerStatus(
-                i, "", "starting", -1, self._cluster.condition(i), 0, self._cluster.identity(i), slot.draining
-            )
-            for i, slot in self._slots.items()
+            WorkerStatus(i, "", "starting", -1, facts.condition, 0, facts.pid, slot.draining, facts.name)
+            for i, slot, facts in ((i, slot, self._cluster.facts(i)) for i, slot in self._slots.items())
             if i not in known
         ]
         place, tally = self._place, self._tally()
@@ -967,6 +976,12 @@ def _line(text: str) -> str:
     """The first line, and not too much of it."""
     first = text.strip().partition("\n")[0]
     return first if len(first) <= SHOWN_REASON else first[: SHOWN_REASON - 1] + "…"
+
+
+def _lines(text: str) -> str:
+    """What follows a sentence on lines of its own."""
+    told = text.strip("\n").rstrip()
+    return f"\n{told}" if told else ""
 
 
 def event_line(event: EventRecord) -> bytes:

@@ -168,6 +168,7 @@ class TaskJob(Job):
         for uid, peer in self._peers.items():
             seat, last = peer.hello.seat, peer.last
             tasks = self._queue.doing(uid) if self._queue is not None else []
+            facts = self._cluster.facts(seat.worker_id)
             workers.append(
                 WorkerStatus(
                     worker_id=seat.worker_id,
@@ -176,7 +177,8 @@ class TaskJob(Job):
                     rank=-1,
                     activity=last.activity.value if last is not None else "",
                     step=tasks[0].number if tasks else 0,
-                    pid=self._cluster.identity(seat.worker_id),
+                    pid=facts.pid,
+                    name=facts.name,
                 )
             )
         known = {w.worker_id for w in workers}

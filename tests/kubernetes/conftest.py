@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from edl_allreduce.cluster.base import Ended, Noted
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice
@@ -46,11 +48,37 @@ def job(image: None, cluster, namespace, tmp_path: Path) -> TrainingJob:
     return job
 
 
-class Told(list):
-    """What the cluster told people."""
+class News:
+    """What a cluster says, sorted: notes for people, and ends of workers."""
+
+    def __init__(self, cluster: KubernetesCluster) -> None:
+        self._cluster = cluster
+        self._notes: list[str] = []
+        self._ends: deque[Ended] = deque()
+
+    async def end(self, seconds: float = 60) -> Ended:
+        """The next worker that ended."""
+        while not self._ends:
+            self._sort(await asyncio.wait_for(self._cluster.next_news(), seconds))
+        return self._ends.popleft()
 
     def about(self, words: str) -> list[str]:
-        return [text for _, text in self if words in text]
+        self._read()
+        return [text for text in self._notes if words in text]
+
+    def no_end(self) -> bool:
+        self._read()
+        return not self._ends
+
+    def _read(self) -> None:
+        while not self._cluster._news.empty():
+            self._sort(self._cluster._news.get_nowait())
+
+    def _sort(self, news: Ended | Noted) -> None:
+        if isinstance(news, Ended):
+            self._ends.append(news)
+        else:
+            self._notes.append(news.text)
 
 
 @pytest.fixture
@@ -73,9 +101,7 @@ def owner_of(controlplane, namespace):
 
 def cluster_for(api, spec, owner):
     cluster = KubernetesCluster(spec, api, WorkerOffice("10.0.0.1:50001"), owner)
-    told = Told()
-    cluster.tell = lambda kind, text: told.append((kind, text))
-    return cluster, told
+    return cluster, News(cluster)
 
 
 async def until(condition: Callable[[], object], what: str, timeout: float = 60.0):

@@ -20,7 +20,9 @@ def nodes(controlplane):
 
 def test_many_pods_are_made_at_once_and_a_deleted_one_is_noticed(controlplane, namespace, connect, nodes):
     api = connect(controlplane.kubeconfig)
-    cluster, _ = cluster_for(api, spec_for(namespace, "--num_workers=30"), owner_of(controlplane, namespace))
+    cluster, news = cluster_for(
+        api, spec_for(namespace, "--num_workers=30"), owner_of(controlplane, namespace)
+    )
 
     async def scenario():
         found = await cluster.start()
@@ -28,10 +30,10 @@ def test_many_pods_are_made_at_once_and_a_deleted_one_is_noticed(controlplane, n
         await asyncio.gather(*(cluster.launch(i) for i in range(30)))
         assert len(worker_pods(controlplane, namespace)) == 30
         controlplane.kubectl("delete", "pod", "-n", namespace, "elasticdl-job-worker-7", "--wait=false")
-        end = await asyncio.wait_for(cluster.next_end(), 60)
+        end = await news.end()
         assert (end.worker_id, end.cause) == (7, Cause.DISRUPTED)
         await cluster.kill(3)
-        end = await asyncio.wait_for(cluster.next_end(), 60)
+        end = await news.end()
         assert end.worker_id == 3
         await cluster.close()
 
@@ -69,17 +71,17 @@ def test_two_jobs_in_one_namespace_do_not_see_each_other(controlplane, namespace
     api, owner = connect(controlplane.kubeconfig), owner_of(controlplane, namespace)
 
     async def scenario():
-        mine, _ = cluster_for(api, spec_for(namespace), owner)
-        other, _ = cluster_for(api, spec_for(namespace, "--job_name=job-worker"), owner)
+        mine, my_news = cluster_for(api, spec_for(namespace), owner)
+        other, others_news = cluster_for(api, spec_for(namespace, "--job_name=job-worker"), owner)
         await mine.start()
         await other.start()
         await mine.launch(0)
         await other.launch(0)
         await other.kill(0)
-        end = await asyncio.wait_for(other.next_end(), 60)
+        end = await others_news.end()
         assert end.worker_id == 0
         assert worker_pods(controlplane, namespace) == ["elasticdl-job-worker-0"]
-        assert mine._ends.empty()
+        assert my_news.no_end()
         await mine.close()
         await other.close()
 
@@ -91,15 +93,15 @@ def test_a_quota_holds_pods_back_until_there_is_room(controlplane, namespace, co
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
     controlplane.api.create(path, quota)
     api, owner = connect(controlplane.kubeconfig), owner_of(controlplane, namespace)
-    cluster, told = cluster_for(api, spec_for(namespace), owner)
+    cluster, news = cluster_for(api, spec_for(namespace), owner)
 
     async def scenario():
         await until(lambda: controlplane.api.get(f"{path}/few")["status"].get("hard"), "the quota counts")
         await cluster.start()
         await cluster.launch(0)
         waiting = asyncio.create_task(cluster.launch(1))
-        await until(lambda: told.about("exceeded quota"), "the quota is told")
-        assert "few" in cluster.condition(1)
+        await until(lambda: news.about("exceeded quota"), "the quota is told")
+        assert "few" in cluster.facts(1).condition
         controlplane.api.patch(f"{path}/few", {"spec": {"hard": {"pods": "2"}}})
         await asyncio.wait_for(waiting, 60)
         assert len(worker_pods(controlplane, namespace)) == 2
@@ -110,7 +112,7 @@ def test_a_quota_holds_pods_back_until_there_is_room(controlplane, namespace, co
 
 def test_a_pod_without_room_stays_pending_and_says_why(controlplane, namespace, connect, nodes):
     api, owner = connect(controlplane.kubeconfig), owner_of(controlplane, namespace)
-    cluster, _ = cluster_for(
+    cluster, news = cluster_for(
         api, spec_for(namespace, "--worker_resource_request=cpu=1000,memory=64Mi"), owner
     )
 
@@ -118,13 +120,13 @@ def test_a_pod_without_room_stays_pending_and_says_why(controlplane, namespace, 
         await cluster.start()
         await cluster.launch(0)
         # The scheduler may see a new node's taint a moment longer than we do, and says that first.
-        await until(lambda: "Insufficient cpu" in (cluster.condition(0) or ""), "the scheduler says why")
-        assert cluster._ends.empty()
+        await until(lambda: "Insufficient cpu" in cluster.facts(0).condition, "the scheduler says why")
+        assert news.no_end()
         next_master, _ = cluster_for(api, spec_for(namespace), owner)
         found = await next_master.start()
         assert (found.living, found.running) == ((0,), ()), "what never ran holds no model"
         await cluster.terminate(0)
-        end = await asyncio.wait_for(cluster.next_end(), 60)
+        end = await news.end()
         assert end.cause is Cause.DISRUPTED
         await cluster.close()
 
@@ -135,7 +137,7 @@ def test_a_server_in_trouble_costs_no_pod_and_makes_none_twice(controlplane, nam
     owner = owner_of(controlplane, namespace)
     with controlplane.faults() as faults:
         api = connect(faults.kubeconfig)
-        cluster, _ = cluster_for(api, spec_for(namespace), owner)
+        cluster, news = cluster_for(api, spec_for(namespace), owner)
         pods = f"/namespaces/{namespace}/pods$"
 
         async def scenario():
@@ -149,10 +151,10 @@ def test_a_server_in_trouble_costs_no_pod_and_makes_none_twice(controlplane, nam
             faults.cut_watch(path=pods, after_events=1, times=2)
             controlplane.kubectl("delete", "pod", "-n", namespace, "--wait=false", "elasticdl-job-worker-1")
             controlplane.kubectl("delete", "pod", "-n", namespace, "--wait=false", "elasticdl-job-worker-4")
-            ended = {(await asyncio.wait_for(cluster.next_end(), 150)).worker_id for _ in range(2)}
+            ended = {(await news.end(150)).worker_id for _ in range(2)}
             assert ended == {1, 4}
             assert len(worker_pods(controlplane, namespace)) == 4
-            assert cluster._ends.empty(), "nobody else is believed to be gone"
+            assert news.no_end(), "nobody else is believed to be gone"
             await cluster.close()
 
         asyncio.run(scenario())
@@ -161,12 +163,12 @@ def test_a_server_in_trouble_costs_no_pod_and_makes_none_twice(controlplane, nam
 def test_a_pod_that_can_never_be_made_ends_the_job(controlplane, namespace, connect):
     api, owner = connect(controlplane.kubeconfig), owner_of(controlplane, namespace)
     wrong = '{"worker_pod_spec": {"tolerations": [{"key": "a", "operator": "Wrong"}]}}'
-    cluster, _ = cluster_for(api, spec_for(namespace, f"--cluster_spec_json={wrong}"), owner)
+    cluster, news = cluster_for(api, spec_for(namespace, f"--cluster_spec_json={wrong}"), owner)
 
     async def scenario():
         await cluster.start()
         await cluster.launch(0)
-        end = await asyncio.wait_for(cluster.next_end(), 60)
+        end = await news.end()
         assert end.cause is Cause.INVALID
         assert "Wrong" in end.text
         await cluster.close()
@@ -183,11 +185,11 @@ def test_a_master_without_rights_says_how_to_get_them(controlplane, namespace, c
     content["users"] = [{"name": user["name"], "user": {"token": token}} for user in content["users"]]
     config.write_text(json.dumps(content))
     owner = owner_of(controlplane, namespace)
-    cluster, _ = cluster_for(connect(config), spec_for(namespace), owner)
+    cluster, news = cluster_for(connect(config), spec_for(namespace), owner)
 
     async def scenario():
         await cluster.launch(0)
-        end = await asyncio.wait_for(cluster.next_end(), 60)
+        end = await news.end()
         assert end.cause is Cause.INVALID
         assert "forbidden" in end.text
         assert f"kubectl apply -n {namespace} -f manifests/elasticdl-rbac.yaml" in end.text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edl_allreduce.cluster.base import Ended
+from edl_allreduce.cluster.base import Ended, Facts, Found, Noted, Plan
 from edl_allreduce.core import protocol, relaunch
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.deadlines import Deadlines
@@ -78,16 +78,19 @@ class Lab:
         self.said[worker_id].put_nowait(None)
         self._ends.put_nowait(Ended(worker_id, Cause.DISRUPTED, "was killed"))
 
-    async def next_end(self) -> Ended:
+    def plan(self, worker_id: int) -> Plan:
+        return Plan()
+
+    async def start(self) -> Found:
+        return Found()
+
+    async def next_news(self) -> Ended | Noted:
         return await self._ends.get()
 
-    def identity(self, worker_id: int) -> int:
-        return 0
+    def facts(self, worker_id: int) -> Facts:
+        return Facts()
 
-    def condition(self, worker_id: int) -> str:
-        return ""
-
-    def last_words(self, worker_id: int) -> str:
+    async def last_words(self, worker_id: int) -> str:
         return ""
 
     async def close(self) -> None:

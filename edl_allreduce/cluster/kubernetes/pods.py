@@ -7,12 +7,11 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from edl_allreduce import clock
-from edl_allreduce.cluster.base import Ended
+from edl_allreduce.cluster.base import Ended, Facts, Found, Noted, Plan
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.adaptation import adapted_by_file
 from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice, owned, worker_pod
@@ -55,16 +54,6 @@ class PodApi(Lister, Protocol):
     def may(self, namespace: str, verb: str, resource: str) -> bool: ...
 
 
-@dataclass(frozen=True)
-class Found:
-    """What an earlier master of this job left."""
-
-    living: tuple[int, ...]
-    running: tuple[int, ...]
-    """Those of them that may hold the model."""
-    next_id: int
-
-
 class Pace:
     """Lets so many in at a time, and so many per second."""
 
@@ -89,11 +78,20 @@ class KubernetesCluster:
 
     head_start = 0.0
 
-    def __init__(self, spec: JobSpec, api: PodApi, office: WorkerOffice, owner: Object) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        api: PodApi,
+        office: WorkerOffice,
+        owner: Object,
+        on_launch: Callable[[int], None] = lambda worker_id: None,
+    ) -> None:
+        """`on_launch` is called before a pod is made, so that its id is never used again."""
         self._spec = spec
         self._api = api
         self._office = office
         self._owner = owner
+        self._on_launch = on_launch
         self._pods: dict[int, Object] = {}
         """As last seen; also those that are over."""
         self._since: dict[int, float] = {}
@@ -104,16 +102,13 @@ class KubernetesCluster:
         """Asked to end before the pod was made."""
         self._conditions: dict[int, str] = {}
         self._any_ran = False
-        self._ends: asyncio.Queue[Ended] = asyncio.Queue()
+        self._news: asyncio.Queue[Ended | Noted] = asyncio.Queue()
         self._listed = asyncio.Event()
         self._closed = False
         self._watcher: Watcher | None = None
         self._threads = ThreadPoolExecutor(PARALLEL, thread_name_prefix="kubernetes")
         self._effects: set[asyncio.Task[None]] = set()
         self._pace = Pace(PARALLEL, PER_SECOND)
-        self.tell: Callable[[str, str], None] = lambda kind, text: log.info("%s: %s", kind, text)
-        self.on_launch: Callable[[int], None] = lambda worker_id: None
-        """Called before a pod is made, so that its id is never used again."""
 
     # ---------------------------------------------------------------------------------------- life cycle
 
@@ -144,19 +139,16 @@ class KubernetesCluster:
             self._watcher.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def next_end(self) -> Ended:
-        return await self._ends.get()
+    async def next_news(self) -> Ended | Noted:
+        return await self._news.get()
 
     # ------------------------------------------------------------------------------------------- launching
 
     async def launch(self, worker_id: int) -> None:
         """Make the pod; while the API server does not let us, try again and say why."""
-        self.on_launch(worker_id)
-        slot = self._free_slot()
-        self._slots[worker_id] = slot
-        manifest = owned(worker_pod(self._spec, worker_id, slot, self._office), self._owner)
-        if self._spec.cluster_spec:
-            manifest = adapted_by_file(self._spec.cluster_spec, manifest)
+        self._on_launch(worker_id)
+        self._slots[worker_id] = self._free_slot()
+        manifest = self._manifest(worker_id)
         delay = FIRST_DELAY
         while not self._closed and worker_id not in self._unwanted:
             try:
@@ -171,6 +163,14 @@ class KubernetesCluster:
                 self._made(worker_id, pod)
                 return
         self._end(worker_id, Over(Cause.DISRUPTED, "was not needed any more"))
+
+    def plan(self, worker_id: int) -> Plan:
+        return Plan(objects=(self._manifest(worker_id),))
+
+    def _manifest(self, worker_id: int) -> Object:
+        slot = self._slots.get(worker_id, self._free_slot())
+        pod = owned(worker_pod(self._spec, worker_id, slot, self._office), self._owner)
+        return adapted_by_file(self._spec.cluster_spec, pod) if self._spec.cluster_spec else pod
 
     async def _create(self, worker_id: int, manifest: Object) -> Object:
         path = names.path("pods", self._spec.namespace)
@@ -318,7 +318,7 @@ class KubernetesCluster:
 
     def _check_overdue(self, worker_id: int) -> None:
         if worker_id not in self._over and not self._closed:
-            self.tell("pod", f"worker {worker_id} is overdue: its node does not answer, so it is forgotten")
+            self._note(f"worker {worker_id} is overdue: its node does not answer, so it is forgotten")
             self._soon(self.kill(worker_id))
 
     def _end(self, worker_id: int, over: Over) -> None:
@@ -326,7 +326,7 @@ class KubernetesCluster:
             return
         self._over.add(worker_id)
         self._conditions.pop(worker_id, None)
-        self._ends.put_nowait(Ended(worker_id, over.cause, over.text))
+        self._news.put_nowait(Ended(worker_id, over.cause, over.text))
 
     def _describe(self, worker_id: int, text: str) -> None:
         """Tell a person when it changes, and once for all workers with the same trouble."""
@@ -336,21 +336,22 @@ class KubernetesCluster:
         else:
             self._conditions.pop(worker_id, None)
         if text and not known:
-            self.tell("pod", f"worker {worker_id} {text}")
+            self._note(f"worker {worker_id} {text}")
+
+    def _note(self, text: str) -> None:
+        self._news.put_nowait(Noted("pod", text))
 
     # ------------------------------------------------------------------------------------------- for people
 
-    def identity(self, worker_id: int) -> int:
-        return 0
-
-    def condition(self, worker_id: int) -> str:
-        return self._conditions.get(worker_id, "")
-
-    def last_words(self, worker_id: int) -> str:
+    def facts(self, worker_id: int) -> Facts:
         name = names.worker_name(self._spec.job_name, worker_id)
+        return Facts(name=name, condition=self._conditions.get(worker_id, ""))
+
+    async def last_words(self, worker_id: int) -> str:
+        name = names.worker_name(self._spec.job_name, worker_id)
+        path = names.path("pods", self._spec.namespace, name)
         try:
-            path = names.path("pods", self._spec.namespace, name)
-            return self._api.text(f"{path}/log", tailLines=TAIL_LINES)
+            return await self._call(partial(self._api.text, f"{path}/log", tailLines=TAIL_LINES))
         except ClusterError:
             return ""  # its container never ran, or the pod is gone
 

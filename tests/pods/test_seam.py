@@ -1,0 +1,91 @@
+"""What a master may rely on wherever its workers run: a plan first, and no call that holds up its loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+
+from edl_allreduce.cluster.base import Facts, Found
+from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice
+from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
+from edl_allreduce.cluster.local import LocalCluster
+from edl_allreduce.cluster.manual import ManualCluster
+from edl_allreduce.spec import parse_job
+
+OWNER = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "elasticdl-job-master", "uid": "u"}}
+
+
+class SlowLogs:
+    """An API server that takes its time with a log."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.answer = threading.Event()
+
+    def text(self, path: str, **query: str | int) -> str:
+        self.asked.set()
+        assert self.answer.wait(30)
+        return f"the end of {path}"
+
+
+def pods(api: object) -> KubernetesCluster:
+    flags = ["--job_name=job", "--image_name=i", "--model_def=a.b.c", "--training_data=/x"]
+    return KubernetesCluster(parse_job("train", flags).spec, api, WorkerOffice("10.0.0.1:50001"), OWNER)
+
+
+def processes(directory) -> LocalCluster:
+    return LocalCluster(lambda worker_id: ["-c", f"print({worker_id})"], directory, {})
+
+
+def test_reading_a_log_far_away_does_not_hold_up_the_master():
+    async def scenario() -> str:
+        api = SlowLogs()
+        words = asyncio.create_task(pods(api).last_words(3))
+        while not api.asked.is_set():  # a loop that is held up never gets here
+            await asyncio.sleep(0.001)
+        assert not words.done()
+        api.answer.set()
+        return await words
+
+    assert asyncio.run(scenario()) == (
+        "the end of /api/v1/namespaces/default/pods/elasticdl-job-worker-3/log"
+    )
+
+
+def test_a_plan_says_what_a_launch_would_do_and_does_nothing(tmp_path):
+    async def scenario():
+        local = processes(tmp_path / "logs")
+        assert local.plan(4).commands == ((sys.executable, "-c", "print(4)"),)
+        (pod,) = pods(object()).plan(4).objects
+        assert pod["metadata"]["name"] == "elasticdl-job-worker-4"
+        assert pod["metadata"]["ownerReferences"][0]["uid"] == "u"
+        nothing = ManualCluster().plan(4)
+        assert (nothing.commands, nothing.objects) == ((), ())
+        await local.close()
+
+    asyncio.run(scenario())
+    assert not (tmp_path / "logs").exists()
+
+
+def test_workers_of_this_machine_have_a_process_and_a_log(tmp_path):
+    async def scenario():
+        cluster = processes(tmp_path / "logs")
+        assert await cluster.start() == Found()
+        await cluster.launch(0)
+        assert cluster.facts(0).pid > 0
+        end = await cluster.next_news()
+        assert (end.worker_id, end.text) == (0, "exited with 0")
+        assert cluster.facts(0) == Facts()
+        assert await cluster.last_words(0) == "0\n"
+        assert await cluster.last_words(1) == ""
+        await cluster.close()
+
+    asyncio.run(scenario())
+
+
+def test_pods_are_found_by_their_names():
+    async def scenario():
+        assert pods(object()).facts(2) == Facts(name="elasticdl-job-worker-2")
+
+    asyncio.run(scenario())
