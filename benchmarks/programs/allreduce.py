@@ -49,7 +49,7 @@ def ours() -> Side:
     import tensorflow as tf
 
     from edl_allreduce.worker.keras.trainer import Traced
-    from edl_allreduce.worker.ring.horovod import FixedRing
+    from edl_allreduce.worker.ring.fixed import FixedRing
 
     _one_thread()
     ring = FixedRing()

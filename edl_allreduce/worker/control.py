@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol
 
 import msgspec
 
@@ -25,6 +24,7 @@ from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import MasterUnreachable
 from edl_allreduce.rpc.client import WorkerStream
+from edl_allreduce.worker.ring.base import Ring
 from edl_allreduce.worker.ring.store import LoopbackStore
 from edl_allreduce.worker.threads import supervised
 
@@ -32,17 +32,6 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 ABORT_AGAIN_SECONDS = 0.05
-
-
-class Connects(Protocol):
-    """What is asked of the ring beside the training thread."""
-
-    @property
-    def generation(self) -> int: ...
-
-    def prepare(self, plan: Plan, uid: str, then: Callable[[], None]) -> None: ...
-
-    def abort(self, generation: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -104,7 +93,7 @@ class Control:
         self._deadlines = deadlines
         self._grace = master_grace
         self.store = LoopbackStore(self.send, longest_wait=deadlines.collective)
-        self._ring: Connects | None = None
+        self._ring: Ring | None = None
         self._changed = threading.Condition()
         self._stream: WorkerStream | None = None
         self._closed = False
@@ -144,7 +133,7 @@ class Control:
         self.wait_closed(LAST_WORDS_SECONDS)
         self._end(1)
 
-    def watch(self, ring: Connects) -> None:
+    def watch(self, ring: Ring) -> None:
         """From now on prepare plans with this ring, and break it when it is doomed."""
         self._ring = ring
 

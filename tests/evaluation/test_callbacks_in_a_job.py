@@ -35,7 +35,7 @@ def run(tmp_path, digits):
     """Train with these callbacks; the engine tells how far it came."""
 
     def train(name: str, callbacks: str, **flags):
-        from edl_allreduce.worker.ring.horovod import SoloRing
+        from edl_allreduce.worker.ring.solo import SoloRing
         from edl_allreduce.worker.start.local import assemble
         from edl_allreduce.worker.unled import Unled
 

@@ -104,7 +104,7 @@ def write_csv(folder: Path, columns: Columns) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.model_def)
 def test_it_learns(case: Case, tmp_path: Path) -> None:
-    from edl_allreduce.worker.ring.horovod import SoloRing
+    from edl_allreduce.worker.ring.solo import SoloRing
     from edl_allreduce.worker.start.local import assemble
     from edl_allreduce.worker.unled import Unled
 

@@ -227,7 +227,7 @@ def test_nothing_heavy_is_imported_for_that():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["main", "single"])
+@pytest.mark.parametrize("module", ["main", "start.local"])
 def test_no_library_starts_threads_before_a_worker_has_blocked_its_signals(module):
     """A thread that does not block SIGTERM gets it, and the worker dies instead of leaving in order."""
     code = f"import sys, edl_allreduce.worker.{module}; print('numpy' in sys.modules)"

@@ -23,7 +23,7 @@ from edl_allreduce.worker.keras.evaluation import Evaluator
 from edl_allreduce.worker.keras.pipeline import MicroBatch
 from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import ModelDefinition
-from edl_allreduce.worker.ring.horovod import SoloRing
+from edl_allreduce.worker.ring.solo import SoloRing
 from tests.same_as_keras import kinds
 
 pytestmark = pytest.mark.training

@@ -12,7 +12,7 @@ import pytest
 from edl_allreduce.worker.keras.pipeline import MicroBatch
 from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import ModelDefinition
-from edl_allreduce.worker.ring.horovod import SoloRing
+from edl_allreduce.worker.ring.solo import SoloRing
 
 pytestmark = pytest.mark.training
 

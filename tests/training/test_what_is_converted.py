@@ -18,7 +18,7 @@ from edl_allreduce.worker.keras import trainer as trainers
 from edl_allreduce.worker.keras.evaluation import Evaluator
 from edl_allreduce.worker.keras.pipeline import MicroBatch, Parser
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
-from edl_allreduce.worker.ring.horovod import SoloRing
+from edl_allreduce.worker.ring.solo import SoloRing
 
 pytestmark = pytest.mark.training
 

@@ -116,7 +116,7 @@ def flags(tmp_path):
 
 
 def test_it_runs_unchanged(flags, tmp_path, capsys):
-    from edl_allreduce.worker.ring.horovod import SoloRing
+    from edl_allreduce.worker.ring.solo import SoloRing
     from edl_allreduce.worker.start import tasks as pulled
     from edl_allreduce.worker.start.local import assemble
     from edl_allreduce.worker.unled import Unled

@@ -25,7 +25,8 @@ from edl_allreduce.worker.keras.arrays import read_arrays
 from edl_allreduce.worker.keras.autograph import converted
 from edl_allreduce.worker.keras.pipeline import MicroBatch
 from edl_allreduce.worker.keras.zoo import ModelDefinition
-from edl_allreduce.worker.ring.horovod import BROKEN, Ring, broken
+from edl_allreduce.worker.ring.base import Ring
+from edl_allreduce.worker.ring.errors import BROKEN, broken
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from edl_allreduce.worker.keras.trainer import Contribution, StepResult
 from edl_allreduce.worker.loop import journal as journals
 from edl_allreduce.worker.loop.diary import Diary
 from edl_allreduce.worker.loop.journal import Journal
-from edl_allreduce.worker.ring.horovod import Ring
+from edl_allreduce.worker.ring.base import Ring
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +48,6 @@ their first records. Whoever drains is not made to wait."""
 
 SHOWN_BAD_RECORDS = 5
 """Of one step, in a worker's log."""
-
-
-class ElasticRing(Ring, Protocol):
-    """A ring that can be entered and left."""
-
-    def join(self, plan: Plan, uid: str) -> None: ...
-
-    def leave(self) -> None: ...
 
 
 class Trains(Protocol):
@@ -182,7 +174,7 @@ class Engine:
 
     settings: Settings
     control: Orders
-    ring: ElasticRing
+    ring: Ring
     trainer: Trains
     schedule: Schedule
     diary: Diary

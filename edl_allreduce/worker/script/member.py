@@ -16,8 +16,10 @@ from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.worker.control import Control
-from edl_allreduce.worker.loop.engine import ElasticRing, Orders
-from edl_allreduce.worker.ring.horovod import FixedRing, HorovodRing, SoloRing
+from edl_allreduce.worker.loop.engine import Orders
+from edl_allreduce.worker.ring.base import Ring
+from edl_allreduce.worker.ring.horovod import HorovodRing
+from edl_allreduce.worker.ring.solo import SoloRing
 from edl_allreduce.worker.start import failure
 from edl_allreduce.worker.start.launcher import find_launcher, fixed_plan, fixed_ring
 from edl_allreduce.worker.start.launching import connect
@@ -32,7 +34,7 @@ class Member:
     """Ring and orders of this process, and what differs between a master, a launcher and nobody."""
 
     orders: Orders
-    ring: ElasticRing
+    ring: Ring
     control: Control | None = None
     full_traceback: bool = False
 
@@ -46,7 +48,6 @@ class Member:
 
     def ready(self, message: protocol.Ready) -> None:
         if self.control is not None:
-            assert isinstance(self.ring, HorovodRing)
             self.control.watch(self.ring)
             self.control.ready(message)
 
@@ -58,8 +59,7 @@ class Member:
         if self.control is not None:
             self.control.close()
             self.control.wait_closed(LAST_WORDS_SECONDS)
-        if isinstance(self.ring, FixedRing):
-            self.ring.close()
+        self.ring.close()
 
     def failed(self, error: BaseException) -> None:
         """Tell the master, and end without the exit handlers of native libraries: one may wait for a peer."""

@@ -17,7 +17,8 @@ from edl_allreduce.worker.keras.export import Written
 from edl_allreduce.worker.keras.pipeline import MicroBatch, StepData
 from edl_allreduce.worker.keras.trainer import LOSS, WEIGHT, Contribution, StepResult, step_result
 from edl_allreduce.worker.loop.engine import Engine
-from edl_allreduce.worker.ring.horovod import BROKEN, Ring, broken
+from edl_allreduce.worker.ring.base import Ring
+from edl_allreduce.worker.ring.errors import BROKEN, broken
 from edl_allreduce.worker.script.state import State
 from edl_allreduce.worker.script.turns import Again, Applied, Brought, Handover, Mean, Offer, Save, Saved
 

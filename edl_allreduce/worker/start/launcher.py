@@ -22,7 +22,7 @@ from edl_allreduce.worker.start.tensorflow_import import import_tensorflow
 from edl_allreduce.worker.unled import Unled
 
 if TYPE_CHECKING:
-    from edl_allreduce.worker.ring.horovod import FixedRing
+    from edl_allreduce.worker.ring.fixed import FixedRing
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def fixed_plan(launcher: Launcher) -> Plan:
 
 def fixed_ring(launcher: Launcher) -> FixedRing:
     """The launcher's ring, if Horovod really sees it."""
-    from edl_allreduce.worker.ring.horovod import FixedRing
+    from edl_allreduce.worker.ring.fixed import FixedRing
 
     ring = FixedRing()
     if (ring.rank, ring.size) != (launcher.rank, launcher.size):

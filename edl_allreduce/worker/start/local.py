@@ -21,7 +21,8 @@ from edl_allreduce.worker.start.tensorflow_import import import_tensorflow
 from edl_allreduce.worker.unled import Unled
 
 if TYPE_CHECKING:
-    from edl_allreduce.worker.loop.engine import ElasticRing, Engine
+    from edl_allreduce.worker.loop.engine import Engine
+    from edl_allreduce.worker.ring.base import Ring
 
 
 def run_single(spec: JobSpec) -> int:
@@ -58,14 +59,14 @@ def _run(spec: JobSpec) -> int:
     signals.on_termination(control.drain)
     # TensorFlow comes after the signals are blocked, so that its threads do not get them.
     import_tensorflow()
-    from edl_allreduce.worker.ring.horovod import SoloRing
+    from edl_allreduce.worker.ring.solo import SoloRing
 
     engine = assemble(spec, control, SoloRing())
     engine.run()
     return control.verdict(engine.step)
 
 
-def assemble(spec: JobSpec, control: Unled, ring: ElasticRing, *, passes: bool = False) -> Engine:
+def assemble(spec: JobSpec, control: Unled, ring: Ring, *, passes: bool = False) -> Engine:
     """A worker that is ready to train where no master leads; `passes`: keep the model of each epoch."""
     from edl_allreduce.worker.keras.export import write_pass
     from edl_allreduce.worker.keras.summaries import Summaries

@@ -36,7 +36,8 @@ from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition, load_definition
 from edl_allreduce.worker.loop.diary import Diary
 from edl_allreduce.worker.loop.engine import Ending, Engine, Orders, Settings
-from edl_allreduce.worker.ring.horovod import HorovodRing, Ring
+from edl_allreduce.worker.ring.base import Ring
+from edl_allreduce.worker.ring.horovod import HorovodRing
 
 __all__ = ["Ending", "prepare"]
 
