@@ -17,6 +17,7 @@ import msgspec
 
 from edl_allreduce.contract import PINNED_FILES
 from edl_allreduce.errors import UsageError
+from edl_allreduce.files import write
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.spec.params import split_model_def
 
@@ -58,7 +59,7 @@ def pin(spec: JobSpec, job_dir: Path) -> dict[str, str]:
         (directory / name).write_bytes(text)
         files[str(path)] = Copy(name, digest(text))
     manifest = directory / MANIFEST
-    manifest.write_bytes(msgspec.json.format(msgspec.json.encode(Manifest(files))))
+    write(manifest, msgspec.json.format(msgspec.json.encode(Manifest(files))))
     return {PINNED_FILES: str(manifest)}
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from edl_allreduce import files
 from edl_allreduce.cluster.known import Address
 from edl_allreduce.cluster.processes import process_ticks
 from edl_allreduce.core.status import EventRecord, JobStatus
@@ -160,11 +161,7 @@ class LocalJobFiles:
         self._write(RESULT, msgspec.msgpack.encode(status))
 
     def _write(self, name: str, content: bytes) -> None:
-        temporary = self.directory / f".{name}"
-        descriptor = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        temporary.replace(self.directory / name)
+        files.write(self.directory / name, content, private=True)
 
 
 def known_jobs(environ: Mapping[str, str] = os.environ) -> list[LocalJobFiles]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 from edl_allreduce.errors import DataError
 
@@ -133,39 +131,3 @@ def cannot_read(path: Path, error: OSError) -> DataError:
         f"{path}: cannot be read ({error.strerror or error}); check that it exists here, that this user may "
         "read it and, in a cluster, that the volume is mounted in every pod"
     )
-
-
-class AtomicFile:
-    """A file that appears under its name only when it is whole. A durable one survives a power cut too."""
-
-    def __init__(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
-        self.path = Path(path)
-        self._durable = durable
-        # The dot hides it from whoever lists the directory; pid and chance keep two writers apart.
-        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-        self.stream: BinaryIO = self._temporary.open("xb")
-
-    def commit(self) -> None:
-        if self.stream.closed:
-            return
-        self.stream.flush()
-        if self._durable:
-            os.fsync(self.stream.fileno())
-        self.stream.close()
-        self._temporary.replace(self.path)
-
-    def abandon(self) -> None:
-        if not self.stream.closed:
-            self.stream.close()
-            self._temporary.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.commit()
-        else:
-            self.abandon()

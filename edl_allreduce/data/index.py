@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_allreduce.data.files import AtomicFile, cannot_read
+from edl_allreduce.data.files import cannot_read
 from edl_allreduce.errors import DataError
+from edl_allreduce.files import AtomicFile
 
 _MAGIC = b"edl-index-1 "
 

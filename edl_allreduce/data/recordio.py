@@ -28,11 +28,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_allreduce.data.cache import CACHE_BYTES, Cache
-from edl_allreduce.data.files import AtomicFile, DataFile, pread, read_spans
+from edl_allreduce.data.files import DataFile, pread, read_spans
 from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
 from edl_allreduce.data.sharded import ShardedBytes
 from edl_allreduce.data.tfrecord import masked_crc
 from edl_allreduce.errors import DataError
+from edl_allreduce.files import AtomicFile
 
 MAGIC = 0x01020304
 _HEADER = struct.Struct("<5I")

@@ -8,12 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from edl_allreduce.data.csv_lines import CsvSource
-from edl_allreduce.data.files import AtomicFile
 from edl_allreduce.data.images import ImageFolderSource
 from edl_allreduce.data.locate import Kind
 from edl_allreduce.data.source import RecordSource
 from edl_allreduce.data.writing import Advance, Format, new_directory, write_columns, write_shards
 from edl_allreduce.errors import DataError
+from edl_allreduce.files import AtomicFile
 
 _READ_RECORDS = 512
 _RECORDS_PER_SHARD = 16 * 1024

@@ -13,9 +13,10 @@ from typing import Self
 import google_crc32c
 import numpy as np
 
-from edl_allreduce.data.files import AtomicFile, DataFile, pread, read_spans
+from edl_allreduce.data.files import DataFile, pread, read_spans
 from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
 from edl_allreduce.data.sharded import ShardedBytes
+from edl_allreduce.files import AtomicFile
 
 _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")

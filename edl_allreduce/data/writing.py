@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -16,12 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edl_allreduce import files
 from edl_allreduce.data.example import Value, encode_example
-from edl_allreduce.data.files import AtomicFile
 from edl_allreduce.data.recordio import RecordIOWriter
 from edl_allreduce.data.source import Columns
 from edl_allreduce.data.tfrecord import TFRecordWriter
 from edl_allreduce.errors import DataError
+from edl_allreduce.files import AtomicFile
 
 Advance = Callable[[int], None]
 """Called with the number of records written since the last call."""
@@ -44,21 +42,9 @@ def new_directory(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """A directory to fill that appears as ``target`` only when the block ends well."""
     if target.exists() and not overwrite:
         raise DataError(f"{target}: exists already; remove it, choose another place, or say --overwrite")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    mark = f"{os.getpid()}.{secrets.token_hex(4)}"
-    fresh = target.with_name(f".{target.name}.{mark}.tmp")
-    fresh.mkdir()
-    try:
+    files.clear_drafts(target)
+    with files.new_directory(target) as fresh:
         yield fresh
-        if target.exists():
-            old = target.with_name(f".{target.name}.{mark}.old")
-            target.rename(old)
-            fresh.rename(target)
-            shutil.rmtree(old)
-        else:
-            fresh.rename(target)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def leave_mark(directory: Path, asked: Mapping[str, object]) -> None:

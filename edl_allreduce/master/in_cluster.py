@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from edl_allreduce import clock, contract, logs
+from edl_allreduce import clock, contract, files, logs
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
@@ -76,11 +76,7 @@ class MemoryFile:
     def write(self, memory: Memory) -> None:
         if not self._usable:
             return
-        temporary = self._path.with_suffix(".new")
-        descriptor = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(memory))
-        temporary.replace(self._path)
+        files.write(self._path, msgspec.json.encode(memory), private=True)
 
 
 def run_in_cluster(spec: JobSpec) -> int:

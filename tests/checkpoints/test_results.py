@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from edl_allreduce import files
 from edl_allreduce.core import protocol
 from edl_allreduce.worker.keras.export import Written, write_model, write_pass
 from edl_allreduce.worker.keras.summaries import Summaries
@@ -42,8 +43,8 @@ def test_a_model_that_cannot_be_served_is_still_saved(model, tmp_path, monkeypat
 
 
 def test_what_dead_writers_left_is_cleared_away(model, tmp_path):
-    (tmp_path / ".model-1.keras").write_bytes(b"half")
-    (tmp_path / ".saved-model-1").mkdir()
+    files.draft_of(tmp_path / "model.keras").write_bytes(b"half")
+    files.draft_of(tmp_path / "saved_model").mkdir()
     write_model(model, str(tmp_path))
     assert not [p.name for p in tmp_path.iterdir() if p.name.startswith(".")]
 

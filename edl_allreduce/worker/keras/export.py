@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -14,13 +13,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from edl_allreduce import files
 from edl_allreduce.worker import disk
 
 log = logging.getLogger(__name__)
 
 KERAS_FILE = "model.keras"
 GRAPH = "saved_model.pb"
-DRAFTS = (".model-*.keras", ".saved-model-*", ".pass-*")
+SAVED_MODEL = "saved_model"
+"""Names its draft, a directory; its parts go into the output directory itself."""
 RESCUED = "rescued-model-"
 
 
@@ -71,30 +72,17 @@ def _rescue(model: Any, spare: Sequence[Path], why: str) -> Written:
 
 def _write_keras(model: Any, target: Path) -> str:
     """Write model.keras; returns why that failed, or nothing."""
-    draft = target / f".model-{os.getpid()}.keras"
     try:
         target.mkdir(parents=True, exist_ok=True)
-        _tidy(target)
-        model.save(draft)
-        draft.replace(target / KERAS_FILE)
+        for written in (KERAS_FILE, SAVED_MODEL):
+            files.clear_drafts(target / written, alone=True)
+        with files.drafted(target / KERAS_FILE) as draft:
+            model.save(draft)
     except Exception as error:
         known = isinstance(error, (OSError, tf.errors.OpError))
         log.error("%s could not be written: %s", target / KERAS_FILE, error, exc_info=not known)
         return _words(error)
-    finally:
-        if draft.exists():
-            draft.unlink()
     return ""
-
-
-def _tidy(target: Path) -> None:
-    """Clear away what writers left who died."""
-    for pattern in DRAFTS:
-        for path in target.glob(pattern):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
 
 
 def _words(error: Exception) -> str:
@@ -108,27 +96,21 @@ def _words(error: Exception) -> str:
 def write_pass(model: Any, output: str, number: int) -> None:
     """The model after an epoch: `output`/pass-00000/, one file per variable, `done` when it is complete."""
     final = Path(output) / f"pass-{number:05d}"
-    draft = final.with_name(f".{final.name}-{os.getpid()}")
     try:
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        for variable in model.variables:
-            np.save(draft / f"{variable.path.replace('/', '.')}.npy", variable.numpy())
-        (draft / "done").touch()
-        shutil.rmtree(final, ignore_errors=True)
-        draft.rename(final)
+        files.clear_drafts(final, alone=True)
+        with files.new_directory(final) as draft:
+            for variable in model.variables:
+                np.save(draft / f"{variable.path.replace('/', '.')}.npy", variable.numpy())
+            (draft / "done").touch()
     except OSError as error:  # training goes on: the next epoch may find room
         log.error("%s could not be written: %s", final, disk.words(error))
     else:
         log.info("wrote %s", final)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _write_saved_model(model: Any, target: Path) -> None:
     """The graph comes last: with it the SavedModel is complete."""
-    draft = target / f".saved-model-{os.getpid()}"
-    shutil.rmtree(draft, ignore_errors=True)
+    draft = files.draft_of(target / SAVED_MODEL)
     try:
         model.export(draft, verbose=False)
         (target / GRAPH).unlink(missing_ok=True)

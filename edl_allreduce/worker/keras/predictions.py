@@ -9,7 +9,6 @@ or destroyed by a job that does not come to its end.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 import numpy as np
 
 from edl_allreduce.errors import DataError, UsageError
+from edl_allreduce.files import AtomicFile, write
 
 INDEX = "predictions.json"
 FILES = "predictions-*.np[yz]"
@@ -87,16 +87,16 @@ class PredictionFiles:
         if batches:
             named, several = isinstance(batches[0], dict), isinstance(batches[0], list | tuple)
             name = f"predictions-{number:06d}.{'npz' if named or several else 'npy'}"
-            draft = self._hidden / f".{os.getpid()}-{name}"
-            if named:
-                merged: dict[str, Any] = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
-                np.savez(draft, **merged)
-            elif several:
-                np.savez(draft, *(np.concatenate(parts) for parts in zip(*batches, strict=True)))
-            else:
-                np.save(draft, np.concatenate(batches))
-            draft.replace(self._hidden / name)
-        self._replace(f"task-{number:06d}.json", msgspec.json.encode(_Task(name, left_out)))
+            with AtomicFile(self._hidden / name) as file:
+                if named:
+                    merged: dict[str, Any] = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
+                    np.savez(file.stream, **merged)
+                elif several:
+                    np.savez(file.stream, *(np.concatenate(parts) for parts in zip(*batches, strict=True)))
+                else:
+                    np.save(file.stream, np.concatenate(batches))
+        task = msgspec.json.encode(_Task(name, left_out))
+        write(self._hidden / f"task-{number:06d}.json", task, durable=True)
 
     def publish(self, records: int, tasks: int, *, overwrite: bool) -> None:
         """Move all files to their place; may be done again by another worker, wherever one died."""
@@ -122,14 +122,9 @@ class PredictionFiles:
                 left_out=[record for task in done for record in task.left_out],
                 run=self._run,
             )
-            self._replace(INDEX, msgspec.json.format(msgspec.json.encode(index)))
+            write(self._hidden / INDEX, msgspec.json.format(msgspec.json.encode(index)), durable=True)
         for path in sorted(self._hidden.glob(FILES)):
             path.replace(self.directory / path.name)
         (self._hidden / INDEX).replace(self.directory / INDEX)
         for left in self.directory.glob(f"{HIDDEN}*"):
             shutil.rmtree(left, ignore_errors=True)  # ours, and those of runs that did not come to an end
-
-    def _replace(self, name: str, content: bytes) -> None:
-        draft = self._hidden / f".{name}.{os.getpid()}"
-        draft.write_bytes(content)
-        draft.replace(self._hidden / name)

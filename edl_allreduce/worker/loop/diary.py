@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from edl_allreduce import files
 from edl_allreduce.core import protocol
 from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Manifest, Start, Verdict, judge
 from edl_allreduce.errors import DataError, UsageError
@@ -111,9 +112,7 @@ def write_manifest(directory: str, manifest: Manifest) -> None:
     """Written by rank 0, atomically: at the start of each ring, and again when the job is over."""
     path = Path(directory) / MANIFEST
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.encode(manifest))
-    temporary.replace(path)
+    files.write(path, msgspec.json.encode(manifest))
 
 
 def _entries(path: Path) -> Iterator[Entry]:
