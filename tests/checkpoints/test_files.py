@@ -117,7 +117,6 @@ def test_two_workers_may_write_the_same_step(tmp_path, monkeypatch):
 
     def overtaken(path, arrays):
         monkeypatch.setattr(checkpoint, "_write_arrays", write_arrays)
-        monkeypatch.setattr(checkpoint, "_writer", lambda: "quicker")
         saved(tmp_path, 10)
         return write_arrays(path, arrays)
 
@@ -132,7 +131,7 @@ def test_two_workers_may_write_the_same_step(tmp_path, monkeypatch):
 
 def test_a_writer_that_died_leaves_nothing_that_counts(tmp_path):
     saved(tmp_path, 10)
-    dead = tmp_path / ".version-20.elsewhere-4711.part"
+    dead = tmp_path / ".version-20.elsewhere-4711.0a1b2c3d.tmp"
     dead.mkdir()
     (dead / "state.bin").write_bytes(b"half")
     loaded = open_in(tmp_path).newest()
@@ -265,10 +264,10 @@ def test_what_dead_writers_of_this_machine_left_is_cleared_away_before_room_is_n
     host = socket.gethostname()
     dead, alive, elsewhere = f"{host}-4194305", f"{host}-{os.getpid()}", "elsewhere-1"  # beyond any pid
     for writer in (dead, alive, elsewhere):
-        (tmp_path / f".version-20.{writer}.part").mkdir()
-    (tmp_path / f".version-5.{elsewhere}.old").mkdir()
+        (tmp_path / f".version-20.{writer}.0a1b2c3d.tmp").mkdir()
+    (tmp_path / f".version-5.{elsewhere}.0a1b2c3d.tmp").mkdir()
     saved(tmp_path, 10)
-    left = [f".version-20.{elsewhere}.part", f".version-20.{alive}.part", "version-10"]
+    left = [f".version-20.{elsewhere}.0a1b2c3d.tmp", f".version-20.{alive}.0a1b2c3d.tmp", "version-10"]
     assert names(tmp_path) == sorted(left)
 
 

@@ -14,7 +14,6 @@ import logging
 import os
 import re
 import shutil
-import socket
 import threading
 import zlib
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from edl_allreduce import clock, faults
+from edl_allreduce import clock, faults, files
 from edl_allreduce.core import protocol
 from edl_allreduce.errors import CheckpointError, UsageError
 from edl_allreduce.version import __version__
@@ -38,7 +37,7 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 STATE, CONTENTS, DONE = "state.bin", "checkpoint.json", "done"
 _NAME = re.compile(r"version-(\d+)")
-_HIDDEN = re.compile(r"\.version-(\d+)\.(.+)-(\d+)\.(part|old)")
+_DRAFT = re.compile(r"\.(version-(\d+))\..+\.tmp")
 _CHUNK = 16 * 1024 * 1024
 WRITER_NICENESS = 19
 
@@ -123,9 +122,8 @@ def write(directory: Path, snapshot: Snapshot, course: Course) -> Path:
     final = directory / f"version-{snapshot.step}"
     if _is_whole(final):
         return final  # the same step of the same job, written before a rank was lost
-    part = directory / f".{final.name}.{_writer()}.part"
+    part = files.draft_of(final)
     try:
-        shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         checksum = _write_arrays(part / STATE, snapshot.arrays)
         faults.reach("checkpoint", step=snapshot.step)
@@ -143,21 +141,16 @@ def write(directory: Path, snapshot: Snapshot, course: Course) -> Path:
         text = msgspec.json.format(msgspec.json.encode(contents))
         _write_file(part / CONTENTS, text)
         _write_file(part / DONE, str(zlib.crc32(text)).encode())
-        _sync(part)
+        files.sync_directory(part)
         try:
             part.rename(final)
         except OSError:
             if not _is_whole(final):
                 raise  # otherwise somebody else was quicker
-        _sync(directory)
+        files.sync_directory(directory)
     finally:
         shutil.rmtree(part, ignore_errors=True)  # what failed must not keep the disk full
     return final
-
-
-def _writer() -> str:
-    """Who writes: in containers on different machines all processes have the number 1."""
-    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _is_whole(path: Path) -> bool:
@@ -248,18 +241,14 @@ def tidy(directory: Path) -> None:
     there = versions(directory)
     last = number_of(there[0]) if there else -1
     for path in directory.glob(".version-*"):
-        match = _HIDDEN.fullmatch(path.name)
-        if match is None:
-            continue
-        step, host, pid, kind = match.groups()
-        dead = host == socket.gethostname() and not Path(f"/proc/{pid}").exists()
-        if kind == "old" or dead or int(step) < last:
-            shutil.rmtree(path, ignore_errors=True)
+        match = _DRAFT.fullmatch(path.name)
+        if match is not None:
+            files.clear_drafts(directory / match[1], alone=int(match[2]) < last)
 
 
 def _discard(path: Path) -> None:
     """First out of sight, then off the disk: a half-deleted checkpoint must not look like a torn one."""
-    hidden = path.with_name(f".{path.name}.{_writer()}.old")
+    hidden = files.draft_of(path)
     try:
         path.rename(hidden)
     except OSError as error:
@@ -287,14 +276,6 @@ def _write_file(path: Path, text: bytes) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # ---------------------------------------------------------------------------------------- in a worker
