@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from edl_allreduce.spec.declare import PROCESSES, TRAINING, Command, Group, flag
+from edl_allreduce.spec.parts import Parts
 
 __all__ = [
     "Command",
@@ -103,7 +105,7 @@ class JobType(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """Everything that a user can say about a job. Text fields hold the flag's own syntax."""
+    """Everything that a user can say about a job. Text fields hold the flag's syntax, `parts` its meaning."""
 
     # -- job ---------------------------------------------------------------------------------------------
     job_name: str = flag(
@@ -581,6 +583,11 @@ class JobSpec:
         minimum=0,
         help="Number of this worker; never used twice in one job.",
     )
+
+    @functools.cached_property
+    def parts(self) -> Parts:
+        """Text flags in typed form."""
+        return Parts(self)
 
     @property
     def job_type(self) -> JobType:

@@ -122,16 +122,16 @@ def parse_worker_priority(text: str) -> WorkerPriority:
         if not 0 <= part <= 1:
             raise UsageError(f"{text!r}: a fraction of the workers must be between 0 and 1")
         return WorkerPriority("", part)
-    check_class_name(value)
-    return WorkerPriority(value)
+    return WorkerPriority(parse_class_name(value))
 
 
-def check_class_name(text: str) -> None:
+def parse_class_name(text: str) -> str:
     """Kubernetes names a PriorityClass like a DNS name; nothing means the cluster's default."""
     if text and not _CLASS_NAME.fullmatch(text):
         raise UsageError(
             f"{text!r}: expected high, low or the name of a PriorityClass (lower case, '-', '.')"
         )
+    return text
 
 
 def high_slots(num_workers: int, fraction: Fraction) -> frozenset[int]:
@@ -162,6 +162,14 @@ def split_address(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"{text!r}: expected HOST:PORT, as in localhost:50001")
     return host, int(port)
+
+
+def parse_pattern(text: str) -> re.Pattern[str]:
+    """The regular expression of --populate_env_names."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"not a regular expression: {error}") from error
 
 
 def _put(result: dict[str, str], name: str, value: str) -> None:

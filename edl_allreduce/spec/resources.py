@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -56,12 +57,12 @@ def amount(value: str) -> Fraction:
     return Fraction(digits) * (_UNITS[unit] if unit else 1)
 
 
-def effective_limit(request: str, limit: str) -> dict[str, str]:
+def effective_limit(wanted: Mapping[str, str], limit: Mapping[str, str]) -> dict[str, str]:
     """The limit of a pod: what --*_resource_limit says, and the request when it says nothing.
 
     Kubernetes wants a limit for every device, equal to the request, so devices are taken over.
     """
-    wanted, allowed = parse_resources(request), parse_resources(limit or request)
+    allowed = dict(limit or wanted)
     for name, value in wanted.items():
         if _is_device(name):
             allowed.setdefault(name, value)

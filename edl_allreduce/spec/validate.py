@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from edl_allreduce.errors import UsageError
 from edl_allreduce.spec.declare import Command, Group, flag_of
 from edl_allreduce.spec.job import JobSpec, OnNan, Strategy
-from edl_allreduce.spec.params import (
-    check_class_name,
-    parse_envs,
-    parse_node_selector,
-    parse_params,
-    parse_tolerations,
-    parse_worker_priority,
-    split_address,
-    split_model_def,
-)
-from edl_allreduce.spec.resources import effective_limit, parse_resources
-from edl_allreduce.spec.volumes import parse_volumes
+from edl_allreduce.spec.parts import PARTS, problem_of
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
@@ -30,23 +17,6 @@ _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _LONGEST_JOB_NAME: Final = 40
 
 _AUX_PARAMS: Final = frozenset({"disable_relaunch"})
-
-# The syntax of text flags: each function raises UsageError with what it expected.
-_SYNTAX: Final[dict[str, Callable[[str], object]]] = {
-    "aux_params": parse_params,
-    "data_reader_params": parse_params,
-    "envs": parse_envs,
-    "master_pod_priority": check_class_name,
-    "master_resource_limit": parse_resources,
-    "master_resource_request": parse_resources,
-    "model_params": parse_params,
-    "volume": parse_volumes,
-    "worker_node_selector": parse_node_selector,
-    "worker_pod_priority": parse_worker_priority,
-    "worker_resource_limit": parse_resources,
-    "worker_resource_request": parse_resources,
-    "worker_tolerations": parse_tolerations,
-}
 
 
 def problems(command: Command, spec: JobSpec, *, unreadable: frozenset[str]) -> list[str]:
@@ -60,7 +30,7 @@ def problems(command: Command, spec: JobSpec, *, unreadable: frozenset[str]) -> 
 def notices(command: Command, spec: JobSpec, given: frozenset[str]) -> list[str]:
     """What is allowed but may surprise."""
     found = []
-    unknown = sorted(parse_params(spec.aux_params).keys() - _AUX_PARAMS)
+    unknown = sorted(spec.parts.aux_params.keys() - _AUX_PARAMS)
     if unknown:
         found.append(f"--aux_params: {', '.join(unknown)} has no effect; known: {', '.join(_AUX_PARAMS)}.")
     if command is Command.TRAIN and spec.evaluation_steps and not (spec.validation_data or spec.job_command):
@@ -79,34 +49,9 @@ Problem = tuple[tuple[str, ...], str]
 
 
 def _syntax(spec: JobSpec) -> Iterator[Problem]:
-    for name, parse in _SYNTAX.items():
-        try:
-            parse(getattr(spec, name))
-        except UsageError as error:
-            yield (name,), f"--{name}: {error}"
-    if spec.model_def:
-        try:
-            split_model_def(spec.model_def)
-        except UsageError as error:
-            yield ("model_def",), f"--model_def: {error}"
-    if spec.master_addr:
-        try:
-            split_address(spec.master_addr)
-        except UsageError as error:
-            yield ("master_addr",), f"--master_addr: {error}"
-    try:
-        re.compile(spec.populate_env_names)
-    except re.error as error:
-        yield ("populate_env_names",), f"--populate_env_names: not a regular expression: {error}"
-    if spec.cluster_spec_json:
-        try:
-            if not isinstance(json.loads(spec.cluster_spec_json), dict):
-                yield (
-                    ("cluster_spec_json",),
-                    "--cluster_spec_json: expected a JSON object, such as '{\"pod_spec\": {}}'",
-                )
-        except json.JSONDecodeError as error:
-            yield ("cluster_spec_json",), f"--cluster_spec_json: not JSON: {error}"
+    for flag, part in PARTS.items():
+        if problem := problem_of(spec.parts, part):
+            yield (flag,), problem
 
 
 def _names(command: Command, spec: JobSpec) -> Iterator[Problem]:
@@ -219,11 +164,8 @@ def _required_data(command: Command, spec: JobSpec) -> tuple[str, ...]:
 def _cluster(spec: JobSpec, wrong: frozenset[str]) -> Iterator[Problem]:
     for role in ("master", "worker"):
         request, limit = f"{role}_resource_request", f"{role}_resource_limit"
-        if wrong.isdisjoint((request, limit)):
-            try:
-                effective_limit(getattr(spec, request), getattr(spec, limit))
-            except UsageError as error:
-                yield (limit,), f"--{limit}: {error}."
+        if wrong.isdisjoint((request, limit)) and (problem := problem_of(spec.parts, f"{role}_resources")):
+            yield (limit,), problem
     if spec.cluster_spec and spec.cluster_spec_json:
         yield (
             ("cluster_spec",),

@@ -72,17 +72,27 @@ def test_amounts_are_compared_by_value():
     assert amount("1G") == 10**9
 
 
+def limit_of(request: str, limit: str):
+    return effective_limit(parse_resources(request), parse_resources(limit))
+
+
 def test_the_limit_is_the_request_unless_given():
-    assert effective_limit("cpu=1,memory=1Gi", "") == {"cpu": "1", "memory": "1Gi"}
-    assert effective_limit("cpu=1", "cpu=2") == {"cpu": "2"}
+    assert limit_of("cpu=1,memory=1Gi", "") == {
+        "cpu": "1",
+        "memory": "1Gi",
+    }
+    assert limit_of("cpu=1", "cpu=2") == {"cpu": "2"}
     with pytest.raises(UsageError, match="less than the request"):
-        effective_limit("cpu=1", "cpu=900m")
+        limit_of("cpu=1", "cpu=900m")
 
 
 def test_devices_are_limited_to_what_is_requested():
-    assert effective_limit("cpu=1,gpu=2", "cpu=2") == {"cpu": "2", "nvidia.com/gpu": "2"}
+    assert limit_of("cpu=1,gpu=2", "cpu=2") == {
+        "cpu": "2",
+        "nvidia.com/gpu": "2",
+    }
     with pytest.raises(UsageError, match="both are equal"):
-        effective_limit("gpu=1", "gpu=2")
+        limit_of("gpu=1", "gpu=2")
 
 
 # -- volumes -------------------------------------------------------------------------------------------------

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import PurePosixPath
@@ -14,18 +13,12 @@ from edl_allreduce import contract
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import JobSpec, to_argv
+from edl_allreduce.spec.adaptation import Piece
 from edl_allreduce.spec.job import DOCUMENTED_PORT, RestartPolicy
-from edl_allreduce.spec.params import (
-    Toleration,
-    parse_envs,
-    parse_node_selector,
-    parse_tolerations,
-    parse_worker_priority,
-)
-from edl_allreduce.spec.resources import effective_limit, parse_resources
-from edl_allreduce.spec.volumes import Claim, parse_volumes
+from edl_allreduce.spec.params import Toleration
+from edl_allreduce.spec.parts import Resources
+from edl_allreduce.spec.volumes import Claim
 
 USER = 65532
 """Of the processes in pods, whatever the image says: "restricted" wants anybody but root."""
@@ -67,7 +60,7 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
     name = names.master_name(spec.job_name)
     volumes, mounts = _volumes(spec, name)
     environment = {
-        **parse_envs(spec.envs),
+        **spec.parts.envs,
         contract.JOB_SECRET: names.secret_name(spec.job_name),
         contract.MASTER_ADDR: f"{name}.{spec.namespace}.svc:{port_of(spec)}",
     }
@@ -83,7 +76,7 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
             _from_secret(spec, contract.MASTER_KEY, "tls.key"),
         ],
         "ports": [{"name": "master", "containerPort": port_of(spec)}],
-        "resources": _resources(spec.master_resource_request, spec.master_resource_limit),
+        "resources": _resources(spec.parts.master_resources),
         "volumeMounts": [*mounts, {"name": "state", "mountPath": STATE_DIRECTORY}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -107,7 +100,7 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
             },
         },
         "spec": {
-            **_pod_spec(spec.master_pod_priority),
+            **_pod_spec(spec.parts.master_priority),
             "restartPolicy": policy.value,
             **({"serviceAccountName": spec.service_account} if spec.service_account else {}),
             "containers": [container],
@@ -166,8 +159,7 @@ def master_service(spec: JobSpec) -> Object:
             "ports": [{"name": "master", "port": port_of(spec), "targetPort": port_of(spec)}],
         },
     }
-    parts = _json_parts(spec)
-    return _with_part(service, parts.get("service_spec", {}))
+    return _with_pieces(service, spec.parts.adaptation.of("service_spec"))
 
 
 def port_of(spec: JobSpec) -> int:
@@ -206,8 +198,8 @@ def worker_pod(spec: JobSpec, worker_id: int, slot: int, office: WorkerOffice) -
     name = names.worker_name(spec.job_name, worker_id)
     volumes, mounts = _volumes(spec, name)
     environment = {
-        **populated(spec.populate_env_names, office.environment),
-        **parse_envs(spec.envs),
+        **populated(spec.parts.populated, office.environment),
+        **spec.parts.envs,
         contract.MASTER_ADDR: office.master_addr,
         contract.WORKER_ID: str(worker_id),
         contract.WORKER_NUM: str(spec.num_workers),
@@ -216,10 +208,10 @@ def worker_pod(spec: JobSpec, worker_id: int, slot: int, office: WorkerOffice) -
         **_container(spec, name, spec.worker_image or spec.image_name),
         **_work(spec, worker_id, office.master_addr),
         "env": [*_plain(environment), *_about_the_pod(), *_trust(spec, office)],
-        "resources": _resources(spec.worker_resource_request, spec.worker_resource_limit),
+        "resources": _resources(spec.parts.worker_resources),
         "volumeMounts": mounts,
     }
-    priority = parse_worker_priority(spec.worker_pod_priority).class_of(slot, spec.num_workers)
+    priority = spec.parts.worker_priority.class_of(slot, spec.num_workers)
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -247,11 +239,10 @@ def grace_seconds(spec: JobSpec) -> int:
     return max(LEAST_GRACE, ceil(3 * Deadlines(spec.failure_detection_seconds).failure_detection))
 
 
-def populated(pattern: str, environment: Mapping[str, str]) -> dict[str, str]:
+def populated(wanted: re.Pattern[str] | None, environment: Mapping[str, str]) -> dict[str, str]:
     """Variables of the master that workers get: those whose whole name matches."""
-    if not pattern:
+    if wanted is None:
         return {}
-    wanted = re.compile(pattern)
     return {
         name: value
         for name, value in environment.items()
@@ -282,8 +273,8 @@ def _trust(spec: JobSpec, office: WorkerOffice) -> list[Object]:
 
 
 def _placement(spec: JobSpec) -> Object:
-    tolerations = [_toleration(each) for each in parse_tolerations(spec.worker_tolerations)]
-    nodes = parse_node_selector(spec.worker_node_selector)
+    tolerations = [_toleration(each) for each in spec.parts.worker_tolerations]
+    nodes = dict(spec.parts.worker_node_selector)
     return {
         "tolerations": [*tolerations, *_lost_nodes()],
         **({"nodeSelector": nodes} if nodes else {}),
@@ -336,12 +327,12 @@ def _container(spec: JobSpec, name: str, image: str) -> Object:
     }
 
 
-def _resources(request: str, limit: str) -> Object:
-    return {"requests": parse_resources(request), "limits": effective_limit(request, limit)}
+def _resources(resources: Resources) -> Object:
+    return {"requests": dict(resources.request), "limits": dict(resources.limit)}
 
 
 def _volumes(spec: JobSpec, pod: str) -> tuple[list[Object], list[Object]]:
-    parsed = parse_volumes(spec.volume)
+    parsed = spec.parts.volumes
     volumes: list[Object] = []
     for number, source in enumerate(parsed.sources):
         name = _volume_name(pod, number)
@@ -398,51 +389,32 @@ def _from_secret(spec: JobSpec, name: str, key: str) -> Object:
 
 def adapted(pod: Object, spec: JobSpec, replica: Replica) -> Object:
     """The pod as --cluster_spec_json wants it: what holds for all pods, then for this kind."""
-    parts = _json_parts(spec)
-    for key in ("pod_spec", f"{replica.value}_pod_spec", f"{replica.value}_spec"):
-        pod = _with_part(pod, parts.get(key, {}))
-    return pod
+    kind = replica.value
+    return _with_pieces(pod, spec.parts.adaptation.of("pod_spec", f"{kind}_pod_spec", f"{kind}_spec"))
 
 
-_PARTS = ("pod_spec", "service_spec", "master_pod_spec", "worker_pod_spec", "ps_pod_spec",
-          "master_spec", "worker_spec", "ps_spec")  # fmt: skip
-_KEYS = ("labels", "annotations", "affinity", "tolerations", "env")
+def _with_pieces(manifest: Object, pieces: Iterable[Piece]) -> Object:
+    for piece in pieces:
+        manifest = _with_piece(manifest, piece)
+    return manifest
 
 
-def _json_parts(spec: JobSpec) -> dict[str, Object]:
-    if not spec.cluster_spec_json:
-        return {}
-    try:
-        parts = json.loads(spec.cluster_spec_json)
-    except ValueError as error:
-        raise UsageError(f"--cluster_spec_json is not JSON: {error}") from error
-    if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
-        raise UsageError(f"--cluster_spec_json: expected an object of objects with keys {', '.join(_PARTS)}")
-    unknown = [key for key in parts if key not in _PARTS]
-    unknown += [f"{key}.{inner}" for key, part in parts.items() for inner in part if inner not in _KEYS]
-    if unknown:
-        raise UsageError(
-            f"--cluster_spec_json: unknown {', '.join(unknown)}; known are {', '.join(_PARTS)}, "
-            f"each with {', '.join(_KEYS)}"
-        )
-    return parts
-
-
-def _with_part(manifest: Object, part: Mapping[str, Any]) -> Object:
+def _with_piece(manifest: Object, piece: Piece) -> Object:
+    """What the job itself needs is not overwritten."""
     metadata, spec = dict(manifest["metadata"]), dict(manifest["spec"])
-    for key in ("labels", "annotations"):
-        if key in part:
-            metadata[key] = {**part[key], **metadata.get(key, {})}
-    if "affinity" in part:
-        spec["affinity"] = part["affinity"]
-    if "tolerations" in part:
-        spec["tolerations"] = [*spec.get("tolerations", []), *part["tolerations"]]
-    if "env" in part:
-        spec["containers"] = [_with_env(container, part["env"]) for container in spec["containers"]]
+    for key, more in (("labels", piece.labels), ("annotations", piece.annotations)):
+        if more:
+            metadata[key] = {**more, **metadata.get(key, {})}
+    if piece.affinity is not None:
+        spec["affinity"] = dict(piece.affinity)
+    if piece.tolerations:
+        spec["tolerations"] = [*spec.get("tolerations", []), *piece.tolerations]
+    if piece.env and "containers" in spec:
+        spec["containers"] = [_with_env(container, piece.env) for container in spec["containers"]]
     return {**manifest, "metadata": metadata, "spec": spec}
 
 
-def _with_env(container: Object, variables: Sequence[Object]) -> Object:
+def _with_env(container: Object, variables: Sequence[Mapping[str, Any]]) -> Object:
     taken = {variable["name"] for variable in container["env"]}
     extra = [variable for variable in variables if variable["name"] not in taken]
     return {**container, "env": [*container["env"], *extra]}

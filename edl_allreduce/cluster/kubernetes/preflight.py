@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.errors import ApiRefused, ClusterError
 from edl_allreduce.spec import JobSpec
-from edl_allreduce.spec.params import parse_worker_priority
-from edl_allreduce.spec.resources import amount, parse_resources
-from edl_allreduce.spec.volumes import Claim, parse_volumes
+from edl_allreduce.spec.resources import amount
+from edl_allreduce.spec.volumes import Claim
 
 RBAC = "manifests/elasticdl-rbac.yaml"
 CLASSES = "manifests/high.yaml -f manifests/low.yaml"
@@ -136,8 +136,8 @@ def _name(api: ReadingApi, spec: JobSpec) -> list[str]:
 
 
 def _classes(api: ReadingApi, spec: JobSpec) -> list[str]:
-    workers = parse_worker_priority(spec.worker_pod_priority)
-    wanted = {spec.master_pod_priority}
+    workers = spec.parts.worker_priority
+    wanted = {spec.parts.master_priority}
     wanted |= {workers.class_of(slot, spec.num_workers) for slot in range(spec.num_workers)}
     missing = [
         name
@@ -156,7 +156,7 @@ def _classes(api: ReadingApi, spec: JobSpec) -> list[str]:
 
 
 def _claims(api: ReadingApi, spec: JobSpec) -> list[str]:
-    claims = {s.claim_name for s in parse_volumes(spec.volume).sources if isinstance(s, Claim)}
+    claims = {s.claim_name for s in spec.parts.volumes.sources if isinstance(s, Claim)}
     return [
         f"there is no PersistentVolumeClaim {claim} in namespace {spec.namespace} (--volume). "
         "`kubectl get pvc` lists those that exist; kubectl apply -k manifests/data makes one."
@@ -181,10 +181,7 @@ def _quota(api: ReadingApi, spec: JobSpec) -> list[str]:
         quotas = api.get(names.path("resourcequotas", spec.namespace)).get("items") or []
     except ApiRefused:
         return []
-    master, worker = (
-        parse_resources(spec.master_resource_request),
-        parse_resources(spec.worker_resource_request),
-    )
+    master, worker = spec.parts.master_resources.request, spec.parts.worker_resources.request
     problems = []
     for quota in quotas:
         hard, used = quota.get("status", {}).get("hard", {}), quota.get("status", {}).get("used", {})
@@ -199,7 +196,7 @@ def _quota(api: ReadingApi, spec: JobSpec) -> list[str]:
     return problems
 
 
-def _need(name: str, master: dict[str, str], worker: dict[str, str], workers: int) -> str | None:
+def _need(name: str, master: Mapping[str, str], worker: Mapping[str, str], workers: int) -> str | None:
     """In plain units, so that it can be compared and read."""
     if name == "pods":
         return str(1 + workers)

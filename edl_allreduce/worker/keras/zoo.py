@@ -16,7 +16,7 @@ from typing import Any
 
 from edl_allreduce.errors import EdlError, ModelError
 from edl_allreduce.spec import JobSpec
-from edl_allreduce.spec.params import parse_params, split_model_def
+from edl_allreduce.spec.params import split_model_def
 from edl_allreduce.worker.keras import compat, pinned_imports
 
 
@@ -74,14 +74,14 @@ CONTRACT = {
 def load_definition(spec: JobSpec) -> ModelDefinition:
     """Import the model file that --model_def names and check it against the contract."""
     compat.install()
-    relative, name = split_model_def(spec.model_def)
+    relative, name = spec.parts.model
     zoo = Path(spec.model_zoo or ".").resolve()
     module = _import(zoo, zoo / relative, "--model_def")
     model = _find(module, name, "--model_def", f"{name}(), a function or a class, that gives a Keras model")
     found = {key: _part(zoo, module, getattr(spec, key), part) for key, part in CONTRACT.items()}
     return ModelDefinition(
         path=Path(str(module.__file__)),
-        model=_certain(_with_params(model, spec.model_params, module), module),
+        model=_certain(_with_params(model, spec, module), module),
         loss=found["loss"],
         optimizer=_certain(found["optimizer"], module),
         feed=_three_arguments(found["feed"]),
@@ -105,15 +105,15 @@ def _part(zoo: Path, module: ModuleType, name: str, part: _Part) -> Any:
     return _checked(_find(module, name, part.flag, part.signature), part, module)
 
 
-def _with_params(model: Callable[..., Any], text: str, module: ModuleType) -> Callable[[], Any]:
+def _with_params(model: Callable[..., Any], spec: JobSpec, module: ModuleType) -> Callable[[], Any]:
     """--model_params become keyword arguments; what reads as a Python literal is one."""
-    params = {name: _literal(value) for name, value in parse_params(text).items()}
+    params = {name: _literal(value) for name, value in spec.parts.model_params.items()}
     try:
         inspect.signature(model).bind(**params)
     except ValueError:
         pass  # builtins do not tell
     except TypeError as error:
-        given = f" with --model_params={text!r}" if text else " without arguments"
+        given = f" with --model_params={spec.model_params!r}" if params else " without arguments"
         raise ModelError(
             f"{module.__file__}: {_described(model)} does not fit: it is called{given} ({error}). "
             "Give its parameters defaults, or name them in --model_params='a=1; b=2'."

@@ -14,7 +14,7 @@ from pathlib import Path
 from edl_allreduce.data.opening import check_params, find
 from edl_allreduce.errors import DataError, ModelError, UsageError
 from edl_allreduce.spec import JobSpec, JobType, Strategy, job_directory
-from edl_allreduce.spec.params import parse_params, split_model_def
+from edl_allreduce.spec.params import split_model_def
 from edl_allreduce.spec.words import did_you_mean
 from edl_allreduce.worker.checkpoint.files import CONTENTS, nothing_to_begin_with, versions
 from edl_allreduce.worker.disk import try_directory, try_file
@@ -70,7 +70,7 @@ def _check_init(path: Path) -> None:
 
 def _check_model_and_data(spec: JobSpec) -> None:
     zoo = Path(spec.model_zoo or ".").resolve()
-    relative, name = split_model_def(spec.model_def)
+    relative, name = spec.parts.model
     offered = _offered(zoo, zoo / relative, "--model_def")
     _must_offer(offered, zoo / relative, "--model_def", name)
     for key, part in CONTRACT.items():
@@ -89,7 +89,7 @@ def _check_model_and_data(spec: JobSpec) -> None:
 
 
 def _check_data(spec: JobSpec) -> None:
-    params = parse_params(spec.data_reader_params)
+    params = spec.parts.data_reader_params
     check_params(params)
     for flag in ("training_data", "validation_data", "prediction_data"):
         path = str(getattr(spec, flag))

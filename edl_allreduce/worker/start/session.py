@@ -22,7 +22,6 @@ from edl_allreduce.core.schedule import Order, Schedule
 from edl_allreduce.data import Records, RecordSource, open_source, read_good
 from edl_allreduce.errors import BadRecord, DataError, EdlError, ModelError
 from edl_allreduce.spec import ElasticBatch, JobSpec, MixedPrecision, job_directory
-from edl_allreduce.spec.params import parse_params
 from edl_allreduce.worker.checkpoint.files import Checkpoints, Course, load_for_init
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.keras import fingerprint
@@ -148,7 +147,7 @@ def callbacks_of(spec: JobSpec) -> Callbacks:
 
 def open_data(spec: JobSpec, path: str) -> RecordSource:
     """The records at `path`, through the model file's own reader where it has one."""
-    params = parse_params(spec.data_reader_params)
+    params = spec.parts.data_reader_params
     reader = definition_of(spec).data_reader
     if reader is not None:
         return open_custom(reader, path, params)
