@@ -146,4 +146,4 @@ def _fields(data: bytes, *, fixed32: bool = False) -> Iterator[tuple[int, bytes 
             yield tag >> 3, int.from_bytes(data[at : at + 4], "little")
             at += 4
         else:
-            raise ValueError(f"wire type {wire} does not belong into a tf.train.Example")
+            raise ValueError(f"wire type {wire} does not belong in a tf.train.Example")

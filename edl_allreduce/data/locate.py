@@ -90,7 +90,7 @@ def locate(path: str, forced: Kind | None = None) -> Located:
             "system (--volume in a cluster) and give the path of the mount"
         )
     parts = _parts(path)
-    files = [file for part in parts for file in _expand(part, path)]
+    files = [file for part in parts for file in _expand(part)]
     if not files:
         raise DataError(f"{path}: no data files there; expected files of one of these formats: {_known()}")
     if len(parts) > 1:
@@ -134,7 +134,7 @@ def _parts(path: str) -> list[Path]:
     return parts
 
 
-def _expand(part: Path, path: str) -> list[Path]:
+def _expand(part: Path) -> list[Path]:
     if not part.is_dir():
         return [part]
     files, directories = _listdir(part)

@@ -43,7 +43,7 @@ class Outlet(io.TextIOBase):
         return self._stream.encoding
 
     @property
-    def errors(self) -> str | None:  # type: ignore[override]
+    def errors(self) -> str | None:  # type: ignore[override]  # typeshed: an attribute
         return self._stream.errors
 
     def give_up(self) -> None:

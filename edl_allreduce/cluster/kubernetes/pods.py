@@ -31,6 +31,7 @@ PER_SECOND = 40.0
 """… how many are begun per second: a job of a thousand workers must not take the API server for itself."""
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 15.0
+"""Between two tries of one request, doubled each time: an API server that restarts is soon back."""
 BROKEN_SECONDS = 60.0
 """How long an image may be missing before a job of which no worker ever ran is given up."""
 OVERDUE_SECONDS = 15.0

@@ -30,7 +30,7 @@ class LearningRateScheduler(keras.callbacks.Callback):  # type: ignore[misc]  # 
         self.model.optimizer.learning_rate = self.schedule(batch)
 
 
-class MaxStepsStopping(keras.callbacks.Callback):  # type: ignore[misc]
+class MaxStepsStopping(keras.callbacks.Callback):  # type: ignore[misc]  # keras is untyped
     """Ends training after exactly so many steps, as --max_step does."""
 
     def __init__(self, max_steps: int) -> None:
@@ -40,7 +40,7 @@ class MaxStepsStopping(keras.callbacks.Callback):  # type: ignore[misc]
         self.max_steps = max_steps
 
 
-class SavedModelExporter(keras.callbacks.Callback):  # type: ignore[misc]
+class SavedModelExporter(keras.callbacks.Callback):  # type: ignore[misc]  # keras is untyped
     """Accepted for old model files: the model is always written to --output."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:

@@ -25,8 +25,11 @@ from edl_allreduce.worker.keras.autograph import converted
 from edl_allreduce.worker.keras.zoo import Mode
 
 PREFETCH_STEPS = 4
+"""Parsed steps that wait for the ring: enough to hide a slow record or two, few enough for the memory."""
 READ_STEPS = 2
+"""Read steps that wait for a parser: reading goes on while others are parsed."""
 PARSERS = 2
+"""Steps parsed at the same time: measured, two read 1.6 times as fast as one (`benchmarks.data`)."""
 Item = TypeVar("Item")
 
 

@@ -74,5 +74,5 @@ def _variables(name: str, item: Any) -> list[Any]:
         return [item]
     raise UsageError(
         f"state {name!r} is a {type(item).__name__}; expected something with variables (model, optimizer, "
-        "tf.Variable, or a list of them). Plain values belong into job.values."
+        "tf.Variable, or a list of them). Plain values belong in job.values."
     )

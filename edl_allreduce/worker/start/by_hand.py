@@ -20,8 +20,11 @@ from edl_allreduce.worker.start.signals import TERMINATION
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
+"""Between two tries to reach the master: a person waits, and nothing but one small call is spent."""
 ASK_SECONDS = 5.0
+"""How long one try may take: a master that is busy for so long is as good as none."""
 REFUSALS = 10
+"""How often a missing token is no reason to give up: it is found a moment after a local master listens."""
 
 
 class Interrupted(EdlError):

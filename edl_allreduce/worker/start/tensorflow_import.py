@@ -22,8 +22,8 @@ def import_tensorflow() -> None:
         sys.modules["sklearn"] = NOT_THERE
     gc.disable()
     try:
-        import keras  # noqa: F401
-        import tensorflow  # noqa: F401
+        import keras  # noqa: F401  for its side effects
+        import tensorflow  # noqa: F401  for its side effects
     finally:
         gc.freeze()
         gc.enable()
