@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from edl_allreduce import clock
+from edl_allreduce.cluster.choose import Where, where
 from edl_allreduce.cluster.detached import start
 from edl_allreduce.cluster.known import running_address
 from edl_allreduce.cluster.registry import LocalJobFiles, find_job
@@ -137,7 +138,7 @@ def submit(spec: JobSpec | None = None, /, **flags: Any) -> Job:
         flags = {**_given(spec), **flags}
     argv = [f"--{name}={_text(value)}" for name, value in flags.items()]
     checked = parse_job("train", argv).spec
-    if checked.image_name:
+    if where(checked) is Where.KUBERNETES:
         raise UsageError("image_name: jobs on Kubernetes are submitted with `elasticdl train`.")
     check_local_job(checked)
     return Job(*start(checked))

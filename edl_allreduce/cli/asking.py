@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator
 
 from edl_allreduce import clock
+from edl_allreduce.cluster.choose import find_job
 from edl_allreduce.cluster.known import KnownJob, running_address
-from edl_allreduce.cluster.registry import find_job
 from edl_allreduce.core.protocol import Ask, Command
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.spec.words import Parser
@@ -32,11 +32,7 @@ def job_parser(name: str, usage: str, about: str) -> Parser:
 
 def meant(arguments: argparse.Namespace) -> KnownJob:
     """The job that the flags name."""
-    if arguments.namespace:
-        from edl_allreduce.cluster.kubernetes import remote
-
-        return remote.find_job(arguments.namespace, arguments.job_name)
-    return find_job(arguments.job_name, arguments.job_dir)
+    return find_job(arguments.job_name, arguments.job_dir, arguments.namespace)
 
 
 def ask(job: KnownJob, command: Command | None = None) -> JobStatus:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from edl_allreduce import outside
 from edl_allreduce.cli.asking import job_parser, meant
 from edl_allreduce.cli.status import current, show, watch
-from edl_allreduce.cluster.registry import LocalJobFiles
 
 FAILED = "Failed"
 
@@ -19,13 +18,12 @@ the job running. Of a job that is over, its end is shown. Exit code 1 when the j
 
 def main(argv: list[str]) -> int:
     job = meant(job_parser("attach", "", ABOUT).read(argv))
-    named = job.named if isinstance(job, LocalJobFiles) else f"--job_name={job.name}"
     try:
         if job.running() is None:
             show(job)
         else:
             watch(job)
     except KeyboardInterrupt:
-        print(f"\nDetached: {outside.name(job.name)} goes on. `elasticdl stop {named}` stops it.")
+        print(f"\nDetached: {outside.name(job.name)} goes on. `elasticdl stop {job.named}` stops it.")
         return 0
     return 1 if current(job).phase == FAILED else 0

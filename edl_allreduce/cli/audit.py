@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from pathlib import Path
 
 import msgspec
 
 from edl_allreduce import outside
 from edl_allreduce.cli.asking import job_parser, meant
-from edl_allreduce.cluster.registry import LocalJobFiles
 from edl_allreduce.core.audit import Verdict
 from edl_allreduce.errors import UsageError
-from edl_allreduce.spec import parse_job
 
 ABOUT = """\
 Prove from what the workers wrote down (--audit_dir of the job) that every record was used exactly once per
@@ -52,16 +49,7 @@ def _directory_of(arguments: argparse.Namespace) -> str:
     job = meant(arguments)
     if job.running() is not None:
         raise UsageError(f"job {job.name} still runs, and its workers still write; audit it when it is over.")
-    if not isinstance(job, LocalJobFiles):
-        raise UsageError("name the directory of a job on Kubernetes: mount its volume, then --audit_dir=DIR.")
-    address = job.address()
-    assert address is not None, "a job is found by its address"
-    audit_dir = parse_job("worker", address.flags).spec.audit_dir
-    if not audit_dir:
-        raise UsageError(
-            f"job {job.name} was started without --audit_dir, so its workers wrote nothing down."
-        )
-    return str(Path(address.cwd) / audit_dir)
+    return str(job.audit_dir())
 
 
 def _text(directory: str, verdict: Verdict) -> str:

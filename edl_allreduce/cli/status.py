@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -13,8 +12,8 @@ from rich.table import Table
 from edl_allreduce import clock, outside
 from edl_allreduce.cli.asking import ask, job_parser, meant, while_running
 from edl_allreduce.cli.events import print_new
+from edl_allreduce.cluster.choose import known_jobs
 from edl_allreduce.cluster.known import KnownJob, running_address
-from edl_allreduce.cluster.registry import LocalJobFiles, known_jobs
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import EdlError, MasterUnreachable
 
@@ -145,7 +144,7 @@ class Row(msgspec.Struct, frozen=True):
 
 def list_jobs(output: str, namespace: str = "", *, everything: bool = False) -> int:
     """The newest jobs, or all of them."""
-    jobs = _all(namespace)
+    jobs = known_jobs(namespace)
     rows = [_row(job) for job in (jobs if everything or output == "json" else jobs[:SHOWN_JOBS])]
     if output == "json":
         print(msgspec.json.encode(rows).decode())
@@ -180,20 +179,11 @@ def _progress(row: Row) -> str:
     return f"{row.counts} {row.step} of {row.total_steps or '?'}"
 
 
-def _all(namespace: str) -> Sequence[KnownJob]:
-    if not namespace:
-        return known_jobs()
-    from edl_allreduce.cluster.kubernetes import api, remote
-
-    return remote.list_jobs(api.Api.connect(), namespace)
-
-
 LOST = "Lost"
 
 
 def _row(job: KnownJob) -> Row:
-    address = job.address() if isinstance(job, LocalJobFiles) else None
-    started = address.started if address is not None else 0.0
+    started = job.started
     try:
         status = current(job)
     except EdlError:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from edl_allreduce import outside
 from edl_allreduce.cli.main import load
+from edl_allreduce.cluster.choose import Where, where
 from edl_allreduce.errors import EdlError, UsageError
-from edl_allreduce.spec import Command, JobSpec, Strategy, parse_job
+from edl_allreduce.spec import Command, JobSpec, parse_job
 
 AUDITED_BYTES = 256 * 1024 * 1024
 """Larger diaries take a while to read: whoever waits for the end of a job is not made to wait for that."""
@@ -35,12 +36,13 @@ def _run(command: Command, argv: Sequence[str]) -> int:
     for notice in parsed.notices:
         print(f"notice: {outside.story(notice)}", file=sys.stderr)
     spec = parsed.spec
-    if spec.image_name:
+    place = where(spec, command)
+    if place is Where.KUBERNETES:
         code = load("edl_allreduce.cluster.submit:submit")(spec)
         if code == 0 and spec.follow and not spec.yaml:
             return load("edl_allreduce.cli.following:follow")(spec)
         return code
-    if spec.distribution_strategy is Strategy.LOCAL:
+    if place is Where.THIS_PROCESS:
         if spec.detach:
             raise UsageError("--detach needs a master; leave --distribution_strategy=Local out.")
         return load("edl_allreduce.worker.start.local:run_single")(spec)

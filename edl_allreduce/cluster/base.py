@@ -6,8 +6,9 @@ would be one more file, and one line in `choose`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from edl_allreduce.core.causes import Cause
@@ -62,6 +63,18 @@ class Noted:
 
     kind: str
     text: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a cluster must know about a master outside of it, whose workers it starts."""
+
+    argv_of: Callable[[int], list[str]]
+    """Arguments of Python for the worker with this id. They name the master's address, so not before it
+    listens."""
+    log_dir: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """For workers, beside what is inherited: the job's token among it."""
 
 
 class Cluster(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -40,6 +42,14 @@ class KnownJob(Protocol):
     def where(self) -> str:
         """Where the rest of the story is."""
 
+    @property
+    def named(self) -> str:
+        """The flags by which commands find it."""
+
+    @property
+    def started(self) -> float:
+        """When its master began, in seconds since 1970; 0 where that is not known."""
+
     def running(self) -> Address | None:
         """How to reach the master, if it lives."""
 
@@ -51,6 +61,15 @@ class KnownJob(Protocol):
 
     def absence(self) -> str:
         """Why there is no master to ask, and where to look."""
+
+    def audit_dir(self) -> Path:
+        """Where its workers wrote down which records they used; raises UsageError where nobody can tell."""
+
+    def logs(self) -> list[str]:
+        """Whose logs there are: numbers of workers in their order, then the master's."""
+
+    def log_lines(self, whose: str = "", *, follow: bool = False) -> Iterator[tuple[str, str]]:
+        """Who printed a line, and the line: of one log, or of all workers. `follow`: until the job ends."""
 
 
 def running_address(job: KnownJob) -> Address:

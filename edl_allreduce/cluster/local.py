@@ -8,10 +8,9 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
-from edl_allreduce.cluster.base import Ended, Facts, Found, Noted, Plan
+from edl_allreduce.cluster.base import Ended, Facts, Found, Noted, Plan, Site
 from edl_allreduce.contract import EXIT_INVALID
 from edl_allreduce.core.causes import Cause
 
@@ -25,12 +24,8 @@ class LocalCluster:
 
     head_start = 0.5
 
-    def __init__(
-        self, argv_of: Callable[[int], list[str]], log_dir: Path, environment: dict[str, str]
-    ) -> None:
-        self._argv_of = argv_of
-        self._log_dir = log_dir
-        self._environment = environment
+    def __init__(self, site: Site) -> None:
+        self._site = site
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ends: asyncio.Queue[Ended] = asyncio.Queue()
         self._watchers: set[asyncio.Task[None]] = set()
@@ -38,20 +33,20 @@ class LocalCluster:
         self._scratch = tempfile.TemporaryDirectory(prefix="elasticdl-", ignore_cleanup_errors=True)
 
     def log_path(self, worker_id: int) -> Path:
-        return self._log_dir / f"worker-{worker_id}.log"
+        return self._site.log_dir / f"worker-{worker_id}.log"
 
     def _scratch_of(self, worker_id: int) -> Path:
         return Path(self._scratch.name) / f"worker-{worker_id}"
 
     def plan(self, worker_id: int) -> Plan:
-        return Plan(commands=((sys.executable, *self._argv_of(worker_id)),))
+        return Plan(commands=((sys.executable, *self._site.argv_of(worker_id)),))
 
     async def start(self) -> Found:
         """Workers of an earlier master are not ours: they end with it, or were asked to leave."""
         return Found()
 
     async def launch(self, worker_id: int) -> None:
-        self._log_dir.mkdir(parents=True, exist_ok=True)
+        self._site.log_dir.mkdir(parents=True, exist_ok=True)
         scratch = self._scratch_of(worker_id)
         scratch.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
         (command,) = self.plan(worker_id).commands
@@ -63,7 +58,7 @@ class LocalCluster:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "TMPDIR": str(scratch), **self._environment},
+                env={**os.environ, "TMPDIR": str(scratch), **self._site.environment},
             )
         self._processes[worker_id] = process
         watcher = asyncio.create_task(self._watch(worker_id, process))

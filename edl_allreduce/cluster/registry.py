@@ -19,13 +19,13 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from edl_allreduce import files
+from edl_allreduce import clock, files
 from edl_allreduce.cluster.known import Address
 from edl_allreduce.cluster.processes import process_ticks
 from edl_allreduce.core.status import EventRecord, JobStatus
@@ -38,6 +38,11 @@ ADDRESS = "job.json"
 EVENTS = "events.jsonl"
 RESULT = "result.msgpack"
 MASTER_LOG = "master.log"
+LOGS = "logs"
+MASTER = "master"
+"""What people call its log."""
+LOG_SECONDS = 0.2
+"""How often a log is looked at that is followed."""
 ROOM_BYTES = 64 * 1024
 """What a job's own files need at the least."""
 SHOWN_JOBS = 5
@@ -65,6 +70,11 @@ class LocalJobFiles:
         """The flag by which commands find it."""
         usual = self.directory.parent.resolve() == jobs_root().resolve() and self.directory.name == self.name
         return f"--job_name={self.name}" if usual else f"--job_dir={shlex.quote(str(self.directory))}"
+
+    @property
+    def started(self) -> float:
+        address = self.address()
+        return address.started if address is not None else 0.0
 
     def address(self) -> Address | None:
         """What the last master wrote, whether it lives or not."""
@@ -124,6 +134,42 @@ class LocalJobFiles:
         step, path = found
         return f"A checkpoint of step {step} is in {path}. {orphans} To go on from there:{type_this}"
 
+    def audit_dir(self) -> Path:
+        address = self.address()
+        given = parse_job(Command.WORKER, address.flags).spec.audit_dir if address is not None else ""
+        if address is None or not given:
+            raise UsageError(
+                f"job {self.name} was started without --audit_dir, so its workers wrote nothing down."
+            )
+        return Path(address.cwd) / given
+
+    # ------------------------------------------------------------------------------------------------ logs
+
+    def logs(self) -> list[str]:
+        return list(self._logs())
+
+    def log_lines(self, whose: str = "", *, follow: bool = False) -> Iterator[tuple[str, str]]:
+        printed: dict[str, int] = {}
+        for _ in clock.polls(LOG_SECONDS):
+            over = not follow or self.running() is None
+            for name, path in self._logs().items():
+                if whose == name or (not whose and name != MASTER):
+                    yield from ((name, line) for line in _new_lines(name, path, printed))
+            if over:
+                return
+
+    def _logs(self) -> dict[str, Path]:
+        """The logs of this run by name; those that are older than its master belong to an earlier one."""
+        since = self.started - 1.0
+        folder = self.directory / LOGS
+        paths = [path for path in folder.glob("worker-*.log") if path.stat().st_mtime >= since]
+        workers = {path.stem.removeprefix("worker-"): path for path in paths}
+        found = {name: workers[name] for name in sorted(workers, key=int)}
+        master = self.directory / MASTER_LOG
+        return {**found, MASTER: master} if master.exists() else found
+
+    # ------------------------------------------------------------------------------------- for its master
+
     def abandoned(self) -> Address | None:
         """What the last master wrote, if it ended without a result: its workers may live."""
         return self.address() if self.running() is None and self.result() is None else None
@@ -162,6 +208,16 @@ class LocalJobFiles:
 
     def _write(self, name: str, content: bytes) -> None:
         files.write(self.directory / name, content, private=True)
+
+
+def _new_lines(name: str, path: Path, printed: dict[str, int]) -> list[str]:
+    """Whole lines that came since the last time."""
+    with path.open("rb") as log:
+        log.seek(printed.get(name, 0))
+        new = log.read()
+    new = new[: new.rfind(b"\n") + 1]
+    printed[name] = printed.get(name, 0) + len(new)
+    return new.decode(errors="replace").splitlines()
 
 
 def known_jobs(environ: Mapping[str, str] = os.environ) -> list[LocalJobFiles]:

@@ -16,13 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from edl_allreduce import clock, logs, outside
-from edl_allreduce.cluster.base import Cluster
+from edl_allreduce.cluster.base import Cluster, Site
+from edl_allreduce.cluster.choose import cluster_of
 from edl_allreduce.cluster.known import Address
-from edl_allreduce.cluster.local import LocalCluster
-from edl_allreduce.cluster.manual import ManualCluster
 from edl_allreduce.cluster.pinned import pin
 from edl_allreduce.cluster.processes import process_ticks, workers_of
-from edl_allreduce.cluster.registry import EVENTS, MASTER_LOG, LocalJobFiles, newest_checkpoint
+from edl_allreduce.cluster.registry import EVENTS, LOGS, MASTER_LOG, LocalJobFiles, newest_checkpoint
 from edl_allreduce.contract import EXIT_FAILED, EXIT_INTERRUPTED, JOB_TOKEN, MASTER_MARK
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Command
@@ -212,10 +211,9 @@ class LocalJob:
             number, deadline = signal.SIGKILL, clock.now() + ORPHAN_SECONDS
 
     def _cluster(self) -> Cluster:
-        if self.spec.num_workers == 0:
-            return ManualCluster()
-        environment = {JOB_TOKEN: self.token, MASTER_MARK: self._mark, **pin(self.spec, self.directory)}
-        return LocalCluster(self._worker_argv, self.directory / "logs", environment)
+        own = pin(self.spec, self.directory) if self.spec.num_workers else {}
+        environment = {JOB_TOKEN: self.token, MASTER_MARK: self._mark, **own}
+        return cluster_of(self.spec, Site(self._worker_argv, self.directory / LOGS, environment))
 
     @property
     def _address(self) -> str:

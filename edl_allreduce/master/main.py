@@ -10,10 +10,11 @@ import dataclasses
 import sys
 
 from edl_allreduce import outside
+from edl_allreduce.cluster.choose import Where, where
 from edl_allreduce.contract import JOB_TOKEN
 from edl_allreduce.errors import EdlError
 from edl_allreduce.master.local import run_local_job
-from edl_allreduce.spec import job_directory, parse_job
+from edl_allreduce.spec import Command, job_directory, parse_job
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -22,13 +23,13 @@ def main(argv: list[str] | None = None) -> int:
         spec = parsed.spec
         for notice in parsed.notices:
             print(f"notice: {outside.story(notice)}", file=sys.stderr)
-        if spec.image_name or spec.worker_image:
+        if where(spec, Command.MASTER) is Where.KUBERNETES:
             from edl_allreduce.master.in_cluster import run_in_cluster  # a laptop needs no Kubernetes
 
             return run_in_cluster(spec)
         if "num_workers" not in parsed.given:
             spec = dataclasses.replace(spec, num_workers=0)
-        if spec.num_workers == 0:
+        if where(spec, Command.MASTER) is Where.BY_HAND:
             print(
                 f"Start workers, as many as you like and in the same directory:\n"
                 f"  python -m edl_allreduce.worker.main --worker_id=0 --master_addr=localhost:{spec.port}\n"

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 
-from edl_allreduce.cluster.base import Facts, Found
+from edl_allreduce.cluster.base import Facts, Found, Site
 from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
 from edl_allreduce.cluster.local import LocalCluster
@@ -35,7 +35,7 @@ def pods(api: object) -> KubernetesCluster:
 
 
 def processes(directory) -> LocalCluster:
-    return LocalCluster(lambda worker_id: ["-c", f"print({worker_id})"], directory, {})
+    return LocalCluster(Site(lambda worker_id: ["-c", f"print({worker_id})"], directory))
 
 
 def test_reading_a_log_far_away_does_not_hold_up_the_master():

@@ -135,7 +135,7 @@ def test_status_events_and_list_show_it(text, capsys, monkeypatch):
     job = Known(text, hostile_status(text))
     status_command.show(job)
     events_command.print_new(job, 0)
-    monkeypatch.setattr(status_command, "_all", lambda _: [job])
+    monkeypatch.setattr(status_command, "known_jobs", lambda _: [job])
     status_command.list_jobs("table")
     harmless(capsys.readouterr().out)
 
@@ -197,6 +197,7 @@ class Known:
 
     def __init__(self, name: str, last) -> None:
         self.name = self.where = name
+        self.started = 0.0
         self._last = last
 
     def running(self) -> None:

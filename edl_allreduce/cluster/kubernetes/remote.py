@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import logging
+import queue
 import re
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,6 +34,8 @@ from edl_allreduce.spec.words import did_you_mean
 
 log = logging.getLogger(__name__)
 
+LIST_SECONDS = 1.0
+"""How often the API server is asked for new pods while logs are followed."""
 FRESH_SECONDS = 1.0
 """How long what the API server said about the master's pod is believed."""
 ENDED = ("Succeeded", "Failed")
@@ -95,6 +99,18 @@ class ClusterJob:
     def where(self) -> str:
         """Where the rest of the story is."""
         return f"kubectl logs -n {self.namespace} {names.master_name(self.name)}"
+
+    @property
+    def named(self) -> str:
+        return f"--job_name={self.name} --namespace={self.namespace}"
+
+    @property
+    def started(self) -> float:
+        """Not known: the list of jobs does not show it for pods."""
+        return 0.0
+
+    def audit_dir(self) -> Path:
+        raise UsageError("name the directory of a job on Kubernetes: mount its volume, then --audit_dir=DIR.")
 
     def pod(self) -> Object | None:
         """The master's pod, not much older than now."""
@@ -184,7 +200,7 @@ class ClusterJob:
     def _logged(self) -> list[EventRecord]:
         if self.pod() is None:
             return []
-        lines = self.log_lines(names.master_name(self.name), follow=False)
+        lines = self._pod_lines(names.master_name(self.name))
         found = [match for line in lines if (match := EVENT_LINE.match(line))]
         return [
             EventRecord(serial, datetime.fromisoformat(f"{m[1]}+00:00").timestamp(), m[2], m[3])
@@ -194,14 +210,56 @@ class ClusterJob:
     # ------------------------------------------------------------------------------------------------ logs
 
     def pods(self) -> dict[str, str]:
-        """Names of pods by what people call them: master, 0, 1…"""
+        """Names of pods by what people call them: 0, 1…, master."""
         chosen = names.selector(self.name)
         items = self.api.get(names.path("pods", self.namespace), labelSelector=chosen).get("items") or []
         workers = {i: p["metadata"]["name"] for p in items if (i := names.worker_id_of(p)) is not None}
         found = {str(i): workers[i] for i in sorted(workers)}
-        return {**found, "master": names.master_name(self.name)}
+        return {**found, Replica.MASTER.value: names.master_name(self.name)}
 
-    def log_lines(self, pod: str, *, follow: bool) -> Iterator[str]:
+    def logs(self) -> list[str]:
+        return list(self.pods())
+
+    def log_lines(self, whose: str = "", *, follow: bool = False) -> Iterator[tuple[str, str]]:
+        if follow:
+            yield from self._followed(whose)
+            return
+        for name, pod in self._chosen(whose).items():
+            yield from ((name, line) for line in self._pod_lines(pod))
+
+    def _chosen(self, whose: str) -> dict[str, str]:
+        return {
+            name: pod
+            for name, pod in self.pods().items()
+            if whose == name or (not whose and name != Replica.MASTER.value)
+        }
+
+    def _followed(self, whose: str) -> Iterator[tuple[str, str]]:
+        """One thread per pod; workers that are made later are followed, too."""
+        lines: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        threads: dict[str, threading.Thread] = {}
+        over = False
+        while not over:
+            over = self.phase() != "Running"
+            for name, pod in self._chosen(whose).items():
+                if name not in threads:
+                    threads[name] = threading.Thread(
+                        target=self._follow_pod, args=(name, pod, lines), daemon=True
+                    )
+                    threads[name].start()
+            # A worker may end a moment after its master, so that there is always one more look.
+            yield from _until_silent(lines, LIST_SECONDS)
+            over = over or (whose in threads and not threads[whose].is_alive())
+        yield from _until_silent(lines, 0.0)
+
+    def _follow_pod(self, name: str, pod: str, lines: queue.SimpleQueue[tuple[str, str]]) -> None:
+        try:
+            for line in self._pod_lines(pod, follow=True):
+                lines.put((name, line))
+        except ClusterError as error:
+            log.warning("the log of %s ends here: %s", pod, error)
+
+    def _pod_lines(self, pod: str, *, follow: bool = False) -> Iterator[str]:
         """What a pod printed."""
         path = names.path("pods", self.namespace, pod)
         query = {"follow": "true"} if follow else {}
@@ -230,7 +288,7 @@ class ClusterJob:
 def find_job(namespace: str, job_name: str, *, force_kubeconfig: bool = False) -> ClusterJob:
     """The job of this name; without one the only one that runs."""
     api = Api.connect(force_kubeconfig=force_kubeconfig)
-    known = list_jobs(api, namespace)
+    known = _known(api, namespace)
     if not job_name:
         running = [job for job in known if job.phase() not in ENDED]
         if len(running) == 1:
@@ -246,13 +304,29 @@ def find_job(namespace: str, job_name: str, *, force_kubeconfig: bool = False) -
     raise UsageError(f"there is no job {job_name} in namespace {namespace}.{guess} {_listed(known)}")
 
 
-def list_jobs(api: Api, namespace: str) -> list[ClusterJob]:
+def known_jobs(namespace: str) -> list[ClusterJob]:
+    """All whose master's pod is there."""
+    return _known(Api.connect(), namespace)
+
+
+def _known(api: Api, namespace: str) -> list[ClusterJob]:
     chosen = f"app=elasticdl,{names.TYPE_LABEL}={Replica.MASTER.value}"
     pods = api.get(names.path("pods", namespace), labelSelector=chosen).get("items") or []
     return [
         ClusterJob(api, namespace, pod["metadata"]["labels"][names.JOB_LABEL], pod, clock.now())
         for pod in pods
     ]
+
+
+def _until_silent(lines: queue.SimpleQueue[tuple[str, str]], seconds: float) -> Iterator[tuple[str, str]]:
+    """What comes within so many seconds, and whatever is there then."""
+    deadline = clock.now() + seconds
+    while True:
+        try:
+            left = deadline - clock.now()
+            yield lines.get(timeout=left) if left > 0 else lines.get_nowait()
+        except queue.Empty:
+            return
 
 
 def _listed(jobs: list[ClusterJob]) -> str:
