@@ -47,7 +47,14 @@ class BadRecord(DataError):
     """One record is corrupt; training may go on without it if the user allowed that."""
 
     def __init__(
-        self, message: str, *, index: int, path: str, offset: int | None = None, lost_with_it: int = 0
+        self,
+        message: str,
+        *,
+        index: int,
+        path: str,
+        offset: int | None = None,
+        lost_with_it: int = 0,
+        same: range = range(0),
     ) -> None:
         super().__init__(message)
         self.index = index
@@ -55,6 +62,8 @@ class BadRecord(DataError):
         self.offset = offset
         self.lost_with_it = lost_with_it
         """Records behind it that nobody can find any more, as far as one can tell."""
+        self.same = same
+        """Further records that are known to be bad for the same reason: nobody need try them one by one."""
 
 
 class CheckpointError(EdlError):

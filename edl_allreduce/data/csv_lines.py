@@ -101,7 +101,9 @@ class CsvSource(ShardedBytes):
         self._dialect = Dialect.of(params, files[0])
         stamp = f"csv quoted={self._dialect.quoted}"
         quoted = self._dialect.quoted
-        indexes = [load_or_build(file.path, stamp, lambda path: build_index(path, quoted)) for file in files]
+        indexes = [
+            load_or_build(file.path, stamp, lambda path: build_index(path, quoted), _fits) for file in files
+        ]
         for file, index in zip(files, indexes, strict=True):
             if index.tear is not None and not allow_truncated:
                 raise refuse_tear(file.path, index.tear)
@@ -207,6 +209,19 @@ class CsvSource(ShardedBytes):
         if count != self._width:
             raise self._bad(shard, local, f"it has {count} fields, the others have {self._width}")
         return line if self._chosen is None else self._dialect.join([fields[i] for i in self._chosen])
+
+
+def _fits(index: FileIndex, size: int) -> bool:
+    """Whether this can be the index of a file of this size: lines one after the other, none of them empty."""
+    spans, tear = index.table, index.tear
+    if spans.ndim != 2 or spans.shape[1] != 2:
+        return False
+    bounds = spans.reshape(-1)
+    if len(bounds) and (bounds[0] < 0 or bounds[-1] > size or (np.diff(bounds) < 0).any()):
+        return False
+    if (spans[:, 0] >= spans[:, 1]).any():
+        return False
+    return tear is None or (tear.whole_records == len(spans) and tear.counted == 1)
 
 
 def _is_header(lines: Sequence[Sequence[str]], columns: Sequence[str]) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
+import io
+import math
 import os
-import pickle
 import tarfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edl_allreduce.data import cifar_pickle
+from edl_allreduce.data.limits import UNPACKED_BYTES, gunzip, whole_file
+from edl_allreduce.data.numpy_files import load_archive
 from edl_allreduce.data.source import Columns
 from edl_allreduce.errors import DataError, SetupError
 
@@ -51,10 +53,10 @@ def _mnist(source: Path | None) -> Splits:
     directory = source or keras_datasets()
     archive = directory / "mnist.npz"
     if archive.exists() and _find_idx(directory, "train-images-idx3-ubyte") is None:
-        with np.load(archive, allow_pickle=False) as arrays:
-            return Splits(
-                _images(arrays["x_train"], arrays["y_train"]), _images(arrays["x_test"], arrays["y_test"])
-            )
+        arrays = load_archive(archive, ("x_train", "y_train", "x_test", "y_test"))
+        return Splits(
+            *(_labelled(archive, arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
+        )
     return _idx_splits(directory, keras)
 
 
@@ -89,12 +91,7 @@ def _find_idx(directory: Path, stem: str) -> Path | None:
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     """An IDX file of unsigned bytes, as the MNIST family has it, gzipped or not."""
-    data = path.read_bytes()
-    if data.startswith(b"\x1f\x8b"):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path}: cannot be decompressed ({error}); copy or download it again") from error
+    data = _unpacked(path)
     header = 4 + 4 * dimensions
     if len(data) < header or data[:4] != bytes((0, 0, 8, dimensions)):
         raise DataError(
@@ -102,7 +99,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
             f"{data[:4].hex()}; copy or download it again"
         )
     shape = tuple(int(n) for n in np.frombuffer(data, ">u4", dimensions, 4))
-    if len(data) - header != int(np.prod(shape)):
+    if len(data) - header != math.prod(shape):
         raise DataError(
             f"{path}: promises {shape} bytes and holds {len(data) - header}; copy or download it again"
         )
@@ -133,10 +130,10 @@ def _cifar10(source: Path | None) -> Splits:
 def _cifar_reader(directory: Path) -> Callable[[str], bytes]:
     for place in (directory, directory / "cifar-10-batches-bin"):
         if (place / "test_batch.bin").exists():
-            return lambda name: (place / name).read_bytes()
+            return lambda name: whole_file(place / name)
     for archive in (directory / "cifar-10-binary.tar.gz", directory / "cifar-10-binary.tar"):
         if archive.exists():
-            return lambda name: _from_tar(archive, name)
+            return _untar(archive)
     inner = "cifar-10-batches-py"
     for place in (directory, directory / inner, directory / f"{inner}-target" / inner):  # the last is Keras'
         if (place / "test_batch").exists():
@@ -148,35 +145,57 @@ def _cifar_reader(directory: Path) -> Callable[[str], bytes]:
     )
 
 
-class _OnlyArrays(pickle.Unpickler):
-    """The Python version of CIFAR-10 is made of pickles. Those can name any function; here only arrays."""
-
-    ALLOWED = ("_reconstruct", "ndarray", "dtype")
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") and name in self.ALLOWED:
-            return super().find_class(module.replace(".core.", "._core."), name)
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no file of images needs")
-
-
 def _from_pickle(path: Path) -> bytes:
     """As the binary version has it: per record the label, then its bytes."""
     try:
-        with path.open("rb") as stream:
-            batch = _OnlyArrays(stream, encoding="bytes").load()
-        labels = np.array(batch[b"labels"], np.uint8).reshape(-1, 1)
-        return np.hstack([labels, np.asarray(batch[b"data"], np.uint8)]).tobytes()
-    except (pickle.UnpicklingError, OSError, EOFError, KeyError, TypeError, ValueError) as error:
+        labels, pixels = cifar_pickle.batch(whole_file(path))
+        return np.hstack([labels.reshape(-1, 1), pixels]).tobytes()
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read ({error}); copy or download it again") from error
 
 
-def _from_tar(archive: Path, name: str) -> bytes:
+_TAR_ERRORS = (tarfile.TarError, OSError, EOFError, KeyError, ValueError, OverflowError, RecursionError)
+
+
+def _untar(archive: Path) -> Callable[[str], bytes]:
+    """Reads members of the archive, which is unpacked once: no header can ask for more than it holds."""
+    data = _unpacked(archive)
+
+    def read(name: str) -> bytes:
+        try:
+            with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+                stream = tar.extractfile(f"cifar-10-batches-bin/{name}")
+                return stream.read() if stream is not None else b""
+        except _TAR_ERRORS as error:
+            raise DataError(
+                f"{archive}: {name} cannot be read ({error}); copy or download it again"
+            ) from error
+
+    return read
+
+
+def _unpacked(path: Path) -> bytes:
+    """All of a file, gzipped or not."""
+    data = whole_file(path)
+    if not data.startswith(b"\x1f\x8b"):
+        return data
     try:
-        with tarfile.open(archive) as tar:
-            stream = tar.extractfile(f"cifar-10-batches-bin/{name}")
-            return stream.read() if stream is not None else b""
-    except (tarfile.TarError, OSError, EOFError, KeyError, zlib.error) as error:
-        raise DataError(f"{archive}: {name} cannot be read ({error}); copy or download it again") from error
+        return gunzip(data, UNPACKED_BYTES)
+    except ValueError as error:
+        raise DataError(f"{path}: cannot be decompressed ({error}); copy or download it again") from error
+
+
+def _labelled(where: Path, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Columns:
+    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+        raise DataError(
+            f"{where}: expected images of 3 dimensions and as many labels, got {images.shape} and "
+            f"{labels.shape}; download it again"
+        )
+    if images.dtype.kind not in "iu" or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{where}: expected whole numbers, got {images.dtype} and {labels.dtype}; download it again"
+        )
+    return _images(images, labels)
 
 
 def _images(images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Columns:

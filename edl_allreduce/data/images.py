@@ -58,13 +58,13 @@ class ImageFolderSource:
     def _read(self, index: int) -> bytes:
         file = self.files[index]
         try:
-            data = file.path.read_bytes()
+            with file.path.open("rb") as stream:
+                data = stream.read(file.size + 1)
         except OSError as error:
             raise _bad(file, index, f"it cannot be read ({error.strerror})") from error
         if len(data) != file.size:
-            raise _bad(
-                file, index, f"it had {file.size} bytes when the data was opened, now it has {len(data)}"
-            )
+            now = len(data) if len(data) <= file.size else "more"
+            raise _bad(file, index, f"it had {file.size} bytes when the data was opened, now it has {now}")
         if not data.startswith(_BEGINNINGS):
             raise _bad(file, index, f"it does not begin like an image but with {data[:8]!r}")
         return data

@@ -22,8 +22,12 @@ import numpy.typing as npt
 from edl_allreduce.data.files import cannot_read
 from edl_allreduce.errors import DataError
 from edl_allreduce.files import AtomicFile
+from edl_allreduce.reading import small_file
 
 _MAGIC = b"edl-index-1 "
+_HEADER_BYTES = 64 * 1024
+_MOST_PER_BYTE = 8
+"""Bytes of an index per byte of data, at most: two numbers for a line of two bytes."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,19 @@ class Tear:
         if not self.whole_records:
             return 0
         return max(0, round(self.lost_bytes * self.whole_records / self.offset) - self.counted)
+
+    def fits(self, size: int) -> bool:
+        """Whether a file of this size can have it; the numbers may have been read from anywhere."""
+        numbers = (self.offset, self.whole_records, self.lost_bytes, self.counted)
+        return (
+            all(type(number) is int for number in numbers)
+            and isinstance(self.reason, str)
+            and 0 <= self.offset <= size
+            and self.offset + self.lost_bytes == size
+            and 0 <= self.whole_records <= size
+            and 1 <= self.counted <= max(1, size)
+            and (self.offset > 0 or not self.whole_records)
+        )
 
     @property
     def extent(self) -> str:
@@ -71,8 +88,14 @@ class _Stamp:
     mtime_ns: int
 
 
-def load_or_build(path: Path, kind: str, build: Callable[[Path], FileIndex]) -> FileIndex:
-    """The stored index when it fits the file, else a new one, which is then stored."""
+def load_or_build(
+    path: Path, kind: str, build: Callable[[Path], FileIndex], fits: Callable[[FileIndex, int], bool]
+) -> FileIndex:
+    """The stored index when it fits the file, else a new one, which is then stored.
+
+    Anybody who may write beside the data may have written the index: `fits` says whether a file of that
+    size can have it.
+    """
     try:
         stat = path.stat()
     except OSError as error:
@@ -81,7 +104,7 @@ def load_or_build(path: Path, kind: str, build: Callable[[Path], FileIndex]) -> 
     places = (sidecar_path(path), _cache_path(path))
     for place in places:
         stored = _load(place, stamp)
-        if stored is not None:
+        if stored is not None and fits(stored, stamp.size):
             return stored
     try:
         index = build(path)
@@ -118,19 +141,20 @@ def _cache_path(path: Path) -> Path:
 
 def _load(place: Path, stamp: _Stamp) -> FileIndex | None:
     """None for anything that is not a whole index of exactly this file: it will be built again."""
+    limit = len(_MAGIC) + _HEADER_BYTES + _MOST_PER_BYTE * stamp.size
     try:
-        with place.open("rb") as stream:
-            if stream.read(len(_MAGIC)) != _MAGIC:
-                return None
-            header: dict[str, Any] = json.loads(stream.readline(65536))
-            payload = stream.read()
+        data = small_file(place, limit)
+        if not data.startswith(_MAGIC):
+            return None
+        line, _, payload = data[len(_MAGIC) :].partition(b"\n")
+        header: dict[str, Any] = json.loads(line)
         if header["stamp"] != asdict(stamp) or header["crc32"] != zlib.crc32(payload):
             return None
         table = np.frombuffer(payload, dtype="<i8").reshape(header["shape"]).astype(np.int64, copy=False)
         tear = Tear(**header["tear"]) if header["tear"] is not None else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return FileIndex(table, tear)
+    return FileIndex(table, tear) if tear is None or tear.fits(stamp.size) else None
 
 
 def _store(place: Path, stamp: _Stamp, index: FileIndex) -> bool:

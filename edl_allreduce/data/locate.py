@@ -136,6 +136,8 @@ def _parts(path: str) -> list[Path]:
 
 def _expand(part: Path) -> list[Path]:
     if not part.is_dir():
+        if part.exists() and not part.is_file():  # a pipe would be waited for, for ever
+            raise DataError(f"{part}: is neither a file nor a directory; copy the data into a file")
         return [part]
     files, directories = _listdir(part)
     if any(_is_image(file) for file in files):
@@ -169,8 +171,20 @@ def _listdir(directory: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _walk(directory: Path) -> list[Path]:
-    files, directories = _listdir(directory)
-    return files + [file for inner in directories for file in _walk(inner)]
+    """All files below, each directory once: a link may lead back."""
+    found: list[Path] = []
+    seen: set[Path] = set()
+    waiting = [directory]
+    while waiting:
+        place = waiting.pop()
+        real = place.resolve()
+        if real in seen:
+            continue
+        seen.add(real)
+        files, directories = _listdir(place)
+        found += files
+        waiting += reversed(directories)
+    return found
 
 
 def _detect(file: Path) -> Kind | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_allreduce.data.columns import select
-from edl_allreduce.data.files import DataFile
+from edl_allreduce.data.files import DataFile, cannot_read
 from edl_allreduce.data.locate import Kind
+from edl_allreduce.data.numpy_files import load_archive, map_array
 from edl_allreduce.data.source import Columns, Indices, Metadata, as_indices, fingerprint_of
 from edl_allreduce.errors import DataError
 
@@ -61,31 +61,22 @@ class NumpySource:
 
 
 def _is_archive(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(len(_ARCHIVE)) == _ARCHIVE
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(_ARCHIVE)) == _ARCHIVE
+    except OSError as error:
+        raise cannot_read(path, error) from error
 
 
 def _map_arrays(files: Sequence[DataFile], names: Sequence[str]) -> tuple[str, Columns]:
     """The arrays of one directory."""
-    columns: Columns = {}
-    for file in files:
-        try:
-            # asarray: a plain view of the mapping, so that what read() returns is a plain array too.
-            array = np.asarray(np.load(file.path, mmap_mode="r", allow_pickle=False))
-        except (OSError, ValueError, EOFError) as error:
-            raise _unreadable(file.path, error) from error
-        columns[file.path.stem] = array
+    columns = {file.path.stem: map_array(file.path) for file in files}
     where = str(files[0].path.parent)
     return where, select(columns, names, where=where)
 
 
 def _load_archive(path: Path, names: Sequence[str]) -> tuple[str, Columns]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            chosen = select({name: name for name in archive.files}, names, where=str(path))
-            return str(path), {name: archive[name] for name in chosen}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error) from error
+    return str(path), load_archive(path, names)
 
 
 def _joined(parts: Sequence[tuple[str, Columns]]) -> tuple[Columns, list[int]]:
@@ -116,10 +107,3 @@ def _common_length(columns: Mapping[str, npt.NDArray[Any]], where: str) -> int:
             'the columns that belong together with --data_reader_params="columns=x,y"'
         )
     return next(iter(lengths.values()))
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError(
-        f"{path}: is not a whole NumPy file of numbers or strings ({error}); write it again with numpy.save "
-        "or numpy.savez, without Python objects (pickles are never loaded)"
-    )

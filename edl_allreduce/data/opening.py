@@ -68,8 +68,14 @@ def read_good(source: RecordSource, indices: Indices) -> tuple[Records, tuple[Ba
         try:
             return source.read(wanted), tuple(bad)
         except BadRecord as error:
-            bad.append(error)
-            wanted = wanted[wanted != error.index]
+            also = np.unique(wanted[(wanted >= error.same.start) & (wanted < error.same.stop)]).tolist()
+            bad += [error, *(_like(error, index) for index in also if index != error.index)]
+            wanted = wanted[~np.isin(wanted, [error.index, *also])]
+
+
+def _like(error: BadRecord, index: int) -> BadRecord:
+    message = f"{error.path}: the record with index {index} is bad for the same reason as index {error.index}"
+    return BadRecord(message, index=index, path=error.path, offset=error.offset)
 
 
 def _open(located: Located, params: Mapping[str, str], allow_truncated: bool) -> RecordSource:

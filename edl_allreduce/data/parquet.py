@@ -28,6 +28,10 @@ except ImportError as error:
     ) from error
 
 
+_LONGEST = 300
+"""Characters of what pyarrow says about a file."""
+
+
 @dataclass(frozen=True)
 class _RowGroup:
     """The chosen columns of one row group, or the reason why it cannot be read."""
@@ -79,7 +83,8 @@ class ParquetSource:
             rows = ascending[cuts[number] : cuts[number + 1]] - self._first[number]
             group = self._group(number)
             if group.broken and rows.size:
-                raise self._bad(int(self._first[number] + rows[0]), group.broken)
+                same = range(int(self._first[number]), int(self._first[number + 1]))
+                raise self._bad(int(self._first[number] + rows[0]), group.broken, same)
             for name, null in group.nulls.items():
                 if null[rows].any():
                     row = int(rows[np.flatnonzero(null[rows])[0]])
@@ -97,7 +102,8 @@ class ParquetSource:
         if known is not None:
             return known
         file, row_group = self._groups[number]
-        group = _load(self.files[file].path, row_group, self._names)
+        rows = int(self._first[number + 1] - self._first[number])
+        group = _load(self.files[file].path, row_group, self._names, rows)
         self._cache.put((0, number), group)
         return group
 
@@ -109,39 +115,66 @@ class ParquetSource:
     def close(self) -> None:
         self._cache.clear()
 
-    def _bad(self, index: int, what: str) -> BadRecord:
+    def _bad(self, index: int, what: str, same: range = range(0)) -> BadRecord:
         file = int(np.searchsorted(self._file_first, index, side="right")) - 1
         path = self.files[file].path
         local = index - int(self._file_first[file])
         return BadRecord(
-            f"{path}: record {local} (index {index}) is bad: {what}", index=index, path=str(path)
+            f"{path}: record {local} (index {index}) is bad: {what}", index=index, path=str(path), same=same
         )
+
+
+_DAMAGED = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError)
+"""What pyarrow raises for files that are not sound: mostly its own, also the builtins that those extend."""
 
 
 def _footer(path: Path) -> tuple[Any, list[int]]:
     try:
         with pq.ParquetFile(path) as file:
-            groups = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
+            groups = [_rows(file.metadata, number) for number in range(file.metadata.num_row_groups)]
+            if sum(groups) != file.metadata.num_rows:
+                raise ValueError(
+                    f"{file.metadata.num_rows} rows are announced, its groups have {sum(groups)}"
+                )
             return file.schema_arrow, groups
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: is not a whole Parquet file ({error}); write it again") from error
+    except _DAMAGED as error:
+        raise DataError(f"{path}: is not a whole Parquet file ({_words(error)}); write it again") from error
 
 
-def _load(path: Path, row_group: int, names: Sequence[str]) -> _RowGroup:
+def _rows(metadata: Any, number: int) -> int:
+    """Of a row group. The count is written several times over; a damaged one would be read for ever."""
+    group = metadata.row_group(number)
+    rows = int(group.num_rows)
+    values = [int(group.column(at).num_values) for at in range(group.num_columns)]
+    if rows < 0 or any(count < rows for count in values):
+        raise ValueError(f"row group {number} announces {rows} rows, its columns have {min(values)}")
+    return rows
+
+
+def _load(path: Path, row_group: int, names: Sequence[str], rows: int) -> _RowGroup:
     try:
         # A file object of its own per call: pyarrow's readers must not be shared between threads.
         with pq.ParquetFile(path) as file:
             table = file.read_row_group(row_group, columns=list(names))
-    except (pa.ArrowException, OSError) as error:
-        return _RowGroup({name: np.empty(0) for name in names}, {}, f"its row group cannot be read ({error})")
-    columns: Columns = {}
-    nulls: dict[str, npt.NDArray[np.bool_]] = {}
-    for name in names:
-        column = table.column(name)
-        if column.null_count and not pa.types.is_floating(column.type):
-            nulls[name] = column.is_null().to_numpy()
-        columns[name] = _to_numpy(column)
+            table.validate(full=True)  # offsets that point outside would end the process, not the reading
+        if table.num_rows != rows:
+            raise ValueError(f"{rows} rows are announced, {table.num_rows} are there")
+        columns: Columns = {}
+        nulls: dict[str, npt.NDArray[np.bool_]] = {}
+        for name in names:
+            column = table.column(name)
+            if column.null_count and not pa.types.is_floating(column.type):
+                nulls[name] = column.is_null().to_numpy()
+            columns[name] = _to_numpy(column)
+    except _DAMAGED as error:
+        return _RowGroup(
+            {name: np.empty(0) for name in names}, {}, f"its row group cannot be read ({_words(error)})"
+        )
     return _RowGroup(columns, nulls)
+
+
+def _words(error: BaseException) -> str:
+    return str(error).strip()[:_LONGEST] or type(error).__name__
 
 
 def _to_numpy(column: Any) -> npt.NDArray[Any]:

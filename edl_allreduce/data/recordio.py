@@ -30,6 +30,7 @@ import numpy.typing as npt
 from edl_allreduce.data.cache import CACHE_BYTES, Cache
 from edl_allreduce.data.files import DataFile, pread, read_spans
 from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
+from edl_allreduce.data.limits import CHUNK_BYTES, gunzip
 from edl_allreduce.data.sharded import ShardedBytes
 from edl_allreduce.data.tfrecord import masked_crc
 from edl_allreduce.errors import DataError
@@ -42,6 +43,10 @@ _OLD_LAYOUT_COMPRESSORS = (1, 2, 3)
 
 _STREAM_ID = b"\xff\x06\x00\x00sNaPpY"
 _FRAME_COMPRESSED, _FRAME_PLAIN = 0x00, 0x01
+_FRAME_BYTES = 64 * 1024
+"""What a frame unpacks to, at most."""
+_MOST_TORN = 1 << 20
+"""How many records the header of a chunk may claim of which the file lacks a part: nobody can check it."""
 
 
 class Compressor(IntEnum):
@@ -55,6 +60,7 @@ class Compressor(IntEnum):
 # Columns of the index table: one row per chunk.
 _OFFSET, _CRC, _COMPRESSOR, _SIZE, _COUNT = range(5)
 _TORN = -1  # in the compressor's column: this row stands for the broken end of the file
+_IMPOSSIBLE = -2  # in the compressor's column: the chunk cannot have as many records as its header says
 
 
 _Numbers = memoryview  # of int64 arrays: single numbers come out several times faster than from arrays
@@ -112,7 +118,7 @@ class RecordIOSource(ShardedBytes):
     kind = "recordio"
 
     def __init__(self, files: Sequence[DataFile], *, allow_truncated: bool = False) -> None:
-        indexes = [load_or_build(file.path, self.kind, build_index) for file in files]
+        indexes = [load_or_build(file.path, self.kind, build_index, _fits) for file in files]
         for file, index in zip(files, indexes, strict=True):
             if index.tear is not None and not allow_truncated:
                 raise refuse_tear(file.path, index.tear)
@@ -147,7 +153,9 @@ class RecordIOSource(ShardedBytes):
                     raise self._torn(shard, local[begin], tear)
                 chunk = self._chunk(fd, shard, number)
                 if isinstance(chunk, _Broken):
-                    raise self._bad(shard, local[begin], chunk.reason)
+                    first = firsts[begin] + int(self._first[shard])
+                    count = int(self._tables[shard][number, _COUNT])
+                    raise self._bad(shard, local[begin], chunk.reason, same=range(first, first + count))
                 if isinstance(chunk, _Plain):
                     records += [chunk.body[chunk.starts[row] : chunk.ends[row]] for row in rows]
                 else:
@@ -189,6 +197,10 @@ class RecordIOSource(ShardedBytes):
 def _load_chunk(fd: int, row: list[int]) -> _Chunk:
     """Read, check and take apart one chunk."""
     offset, crc, compressor, size, count = row
+    if compressor == _IMPOSSIBLE:
+        raise _Damaged(
+            f"the header of its chunk names more records than its {size} bytes hold; they count as one"
+        )
     stored = pread(fd, size, offset + _HEADER.size)
     if len(stored) < size:
         raise _Damaged("the file is shorter than when it was opened")
@@ -207,14 +219,15 @@ def _load_chunk(fd: int, row: list[int]) -> _Chunk:
             )
         case Compressor.GZIP:
             try:
-                body = bytes(cramjam.gzip.decompress(stored))
-            except cramjam.DecompressionError as error:
+                body = gunzip(stored, CHUNK_BYTES)
+            except ValueError as error:
                 raise _Damaged(f"its gzip chunk cannot be unpacked ({error})") from error
             starts, ends = _spans(body, count)
             return _Plain(body, starts.data, ends.data)
         case Compressor.SNAPPY:
+            frames = _frames_in(stored)
             starts, ends = _spans(_unsnap(stored), count)
-            return _snappy_places(stored, offset + _HEADER.size, starts, ends)
+            return _snappy_places(frames, len(stored), offset + _HEADER.size, starts, ends)
 
 
 def _unsnap(framed: bytes) -> bytes:
@@ -222,6 +235,27 @@ def _unsnap(framed: bytes) -> bytes:
         return bytes(cramjam.snappy.decompress(framed))
     except cramjam.DecompressionError as error:
         raise _Damaged(f"its snappy frames cannot be unpacked ({error})") from error
+
+
+def _frames_in(stored: bytes) -> list[tuple[int, int]]:
+    """Where each frame with data begins, and what it unpacks to: known before anything is unpacked."""
+    found: list[tuple[int, int]] = []
+    at = total = 0
+    while at < len(stored):
+        kind, length = stored[at], int.from_bytes(stored[at + 1 : at + 4], "little")
+        if at + 4 + length > len(stored):
+            raise _Damaged("its snappy frames cannot be unpacked (the last one is cut off)")
+        if kind in (_FRAME_COMPRESSED, _FRAME_PLAIN):
+            unpacked = length - 4 if kind == _FRAME_PLAIN else _claimed(stored, at + 8)
+            if not 0 <= unpacked <= _FRAME_BYTES:
+                raise _Damaged(f"a snappy frame claims {unpacked} bytes, at most {_FRAME_BYTES} are allowed")
+            if unpacked:
+                found.append((at, unpacked))
+                total += unpacked
+        at += 4 + length
+    if total > CHUNK_BYTES:
+        raise _Damaged(f"its chunk unpacks to {total} bytes, at most {CHUNK_BYTES} are unpacked")
+    return found
 
 
 def _unframe(frames: bytes) -> bytes:
@@ -233,6 +267,8 @@ def _unframe(frames: bytes) -> bytes:
         if frames[at] in (_FRAME_COMPRESSED, _FRAME_PLAIN):
             part = frames[at + 8 : end]
             if frames[at] == _FRAME_COMPRESSED:
+                if _claimed(frames, at + 8) > _FRAME_BYTES:
+                    raise _Damaged(f"a snappy frame claims more than {_FRAME_BYTES} bytes")
                 try:
                     part = bytes(cramjam.snappy.decompress_raw(part))
                 except cramjam.DecompressionError as error:
@@ -246,6 +282,8 @@ def _unframe(frames: bytes) -> bytes:
 
 def _spans(body: bytes, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """First and last byte of each record in an unpacked body."""
+    if count * _LENGTH.size > len(body):
+        raise _Damaged(f"its chunk promises {count} records, which do not fit into its {len(body)} bytes")
     spans = np.empty((2, count), np.int64)
     at = 0
     for number in range(count):
@@ -260,21 +298,16 @@ def _spans(body: bytes, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 def _snappy_places(
-    stored: bytes, base: int, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    frames_in: list[tuple[int, int]],
+    size: int,
+    base: int,
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
 ) -> _Places:
     """Which frames hold each record, and how far into what they unpack to it begins."""
-    frame_at, data_at = [], [0]  # per data frame: where it begins in the file; where its data begins unpacked
-    at = 0
-    while at < len(stored):
-        kind, length = stored[at], int.from_bytes(stored[at + 1 : at + 4], "little")
-        if kind in (_FRAME_COMPRESSED, _FRAME_PLAIN):
-            unpacked = length - 4 if kind == _FRAME_PLAIN else _varint(stored, at + 8)
-            if unpacked:
-                frame_at.append(at)
-                data_at.append(data_at[-1] + unpacked)
-        at += 4 + length
-    frame_at.append(len(stored))
-    frames, data = np.array(frame_at, np.int64), np.array(data_at, np.int64)
+    frame_at = [at for at, _ in frames_in] + [size]
+    data_at = np.cumsum([0, *(unpacked for _, unpacked in frames_in)])
+    frames, data = np.array(frame_at, np.int64), data_at.astype(np.int64)
     first = np.searchsorted(data, starts, side="right") - 1
     last = np.searchsorted(data, ends, side="left")
     return _places(
@@ -291,14 +324,14 @@ def _places(snappy: bool, *arrays: npt.NDArray[np.int64]) -> _Places:
     return _Places(snappy, *(np.ascontiguousarray(array, np.int64).data for array in arrays))
 
 
-def _varint(data: bytes, at: int) -> int:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
+def _claimed(data: bytes, at: int) -> int:
+    """What a compressed frame says that it unpacks to: a number of at most five bytes."""
+    value = 0
+    for number, byte in enumerate(data[at : at + 5]):
+        value |= (byte & 0x7F) << (7 * number)
         if byte < 0x80:
             return value
-        at, shift = at + 1, shift + 7
+    raise _Damaged("a snappy frame does not say how large it is")
 
 
 def build_index(path: Path) -> FileIndex:
@@ -329,11 +362,48 @@ def build_index(path: Path) -> FileIndex:
             end = at + _HEADER.size + length
             if end > size:
                 reason = f"the file ends {end - size} bytes before the end of a chunk of {count} records"
-                return _torn(rows, at, size, records, count, reason)
+                believed = count if count * _LENGTH.size <= min(length, size) and count <= _MOST_TORN else 1
+                return _torn(rows, at, size, records, believed, reason)
+            if count * _LENGTH.size > length and not _has(fd, at, crc, compressor, length, count):
+                compressor, count = _IMPOSSIBLE, 1
             rows.append((at, crc, compressor, length, count))
             records += count
             at = end
     return FileIndex(_table(rows))
+
+
+def _has(fd: int, *row: int) -> bool:
+    """Whether a chunk has as many records as its header says, although so many hardly fit into it."""
+    if row[_COMPRESSOR] == Compressor.NONE:
+        return False
+    try:
+        _load_chunk(fd, list(row))
+    except _Damaged:
+        return False
+    return True
+
+
+def _fits(index: FileIndex, size: int) -> bool:
+    """Whether this can be the index of a file of this size: one chunk after the other."""
+    table, tear = index.table, index.tear
+    if table.ndim != 2 or table.shape[1] != 5:
+        return False
+    at = records = 0
+    for number, (offset, crc, compressor, length, count) in enumerate(table.tolist()):
+        torn = compressor == _TORN
+        known = torn or compressor == _IMPOSSIBLE or compressor in Compressor.__members__.values()
+        if offset != at or not known or not 0 <= crc < 1 << 32 or not 0 <= length <= size:
+            return False
+        if torn:
+            last = (
+                number == len(table) - 1 and length == 0 and 0 < count <= max(1, min(_MOST_TORN, size // 4))
+            )
+            return last and tear is not None and (tear.offset, tear.whole_records) == (offset, records)
+        if not 0 <= count <= max(length // _LENGTH.size, compressor == _IMPOSSIBLE):
+            return False  # more would have to be counted again
+        at += _HEADER.size + length
+        records += count
+    return at == size and tear is None
 
 
 def _torn(
@@ -384,14 +454,16 @@ class RecordIOWriter:
         if not self._records:
             return
         parts = [_LENGTH.pack(len(record)) + record for record in self._records]
-        match self._compressor:
+        # Only a single record is larger than a chunk; readers do not unpack so much at once.
+        compressor = self._compressor if self._bytes < CHUNK_BYTES - _FRAME_BYTES else Compressor.NONE
+        match compressor:
             case Compressor.NONE:
                 stored = b"".join(parts)
             case Compressor.GZIP:
                 stored = bytes(cramjam.gzip.compress(b"".join(parts)))
             case Compressor.SNAPPY:
                 stored = _STREAM_ID + b"".join(map(_frames, parts))
-        header = _HEADER.pack(MAGIC, zlib.crc32(stored), self._compressor, len(stored), len(self._records))
+        header = _HEADER.pack(MAGIC, zlib.crc32(stored), compressor, len(stored), len(self._records))
         self._file.stream.write(header + stored)
         self._records, self._bytes = [], 0
 

@@ -93,7 +93,13 @@ class ShardedBytes(ABC):
         return shard, checked - int(self._first[shard])
 
     def _bad(
-        self, shard: int, local: int, what: str, offset: int | None = None, lost_with_it: int = 0
+        self,
+        shard: int,
+        local: int,
+        what: str,
+        offset: int | None = None,
+        lost_with_it: int = 0,
+        same: range = range(0),
     ) -> BadRecord:
         index = int(self._first[shard]) + local
         file = self._files[shard]
@@ -105,9 +111,17 @@ class ShardedBytes(ABC):
             path=str(file.path),
             offset=place,
             lost_with_it=lost_with_it,
+            same=same,
         )
 
     def _torn(self, shard: int, local: int, tear: Tear) -> BadRecord:
         """One of the records that stand for the broken end of a file."""
         first = local == tear.whole_records
-        return self._bad(shard, local, str(tear), lost_with_it=tear.lost_records if first else 0)
+        begin = int(self._first[shard]) + tear.whole_records
+        return self._bad(
+            shard,
+            local,
+            str(tear),
+            lost_with_it=tear.lost_records if first else 0,
+            same=range(begin, begin + tear.counted),
+        )

@@ -42,7 +42,7 @@ class TFRecordSource(ShardedBytes):
     kind = "tfrecord"
 
     def __init__(self, files: Sequence[DataFile], *, allow_truncated: bool = False) -> None:
-        indexes = [load_or_build(file.path, self.kind, build_index) for file in files]
+        indexes = [load_or_build(file.path, self.kind, build_index, _fits) for file in files]
         for file, index in zip(files, indexes, strict=True):
             if index.tear is not None and not allow_truncated:
                 raise refuse_tear(file.path, index.tear)
@@ -110,6 +110,16 @@ def build_index(path: Path) -> FileIndex:
                 return _torn(offsets, size, f"the file ends {missing} bytes before the end of a record")
             offsets.append(position)
     return FileIndex(np.frombuffer(offsets, dtype=np.int64))
+
+
+def _fits(index: FileIndex, size: int) -> bool:
+    """Whether this can be the index of a file of this size: each record has at least its frame."""
+    offsets, tear = index.table, index.tear
+    if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or (np.diff(offsets) < _FRAME_BYTES).any():
+        return False
+    if tear is None:
+        return int(offsets[-1]) == size
+    return (tear.offset, tear.whole_records) == (int(offsets[-1]), len(offsets) - 1) and tear.counted == 1
 
 
 def _torn(offsets: array[int], size: int, reason: str) -> FileIndex:
