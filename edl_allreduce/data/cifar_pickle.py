@@ -1,5 +1,5 @@
 """The Python version of CIFAR-10 is made of pickles. They are read here without Python's unpickler: a pickle
-is a program, and of its language only what describes a dictionary of numbers, words and one array is known."""
+is a program, and of its language only what describes a dictionary of numbers, words and one array is read."""
 
 from __future__ import annotations
 
