@@ -38,7 +38,7 @@ def _run(command: Command, argv: Sequence[str]) -> int:
     spec = parsed.spec
     place = where(spec, command)
     if place is Where.KUBERNETES:
-        code = load("edl_allreduce.cluster.submit:submit")(spec)
+        code = load("edl_allreduce.cluster.kubernetes.submit:submit")(spec)
         if code == 0 and spec.follow and not spec.yaml:
             return load("edl_allreduce.cli.following:follow")(spec)
         return code

@@ -37,7 +37,7 @@ def runners(monkeypatch, tmp_path):
     for target in (
         "edl_allreduce.master.local:run_local_job",
         "edl_allreduce.worker.start.local:run_single",
-        "edl_allreduce.cluster.submit:submit",
+        "edl_allreduce.cluster.kubernetes.submit:submit",
     ):
         stand_in(target)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

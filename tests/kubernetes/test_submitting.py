@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import pytest
 
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice, worker_pod
-from edl_allreduce.cluster.submit import submit
+from edl_allreduce.cluster.kubernetes.submit import submit
 from edl_allreduce.errors import ClusterError, ClusterUnreachable
 from kubelab import eventually
-from tests.kubernetes.conftest import spec_for
+from tests.kubernetes.conftest import cluster_for, spec_for, until
 
 pytestmark = pytest.mark.controlplane
 
@@ -91,13 +92,18 @@ def test_a_namespace_that_does_not_exist_is_named(controlplane, connect):
         submit(spec_for("nowhere"))
 
 
-def test_a_user_without_rights_is_told_so(controlplane, allowed, connect, tmp_path):
+def account(controlplane, allowed, connect, tmp_path):
+    """The API with the rights of a master's service account."""
     token = controlplane.kubectl("create", "token", "elasticdl", "-n", allowed).strip()
     content = json.loads(controlplane.kubectl("config", "view", "--raw", "-o", "json"))
     content["users"] = [{"name": user["name"], "user": {"token": token}} for user in content["users"]]
     config = tmp_path / "kubeconfig"
     config.write_text(json.dumps(content))
-    connect(config)
+    return connect(config)
+
+
+def test_a_user_without_rights_is_told_so(controlplane, allowed, connect, tmp_path):
+    account(controlplane, allowed, connect, tmp_path)
     with pytest.raises(ClusterError, match="you are not allowed to create secrets, create services"):
         submit(spec_for(allowed))
 
@@ -134,6 +140,46 @@ def test_the_manifests_can_be_written_instead_and_applied_by_hand(controlplane, 
     controlplane.kubectl("apply", "--server-side", "--validate=strict", "-f", str(file))
     assert len(objects(controlplane, allowed)) == 3
     assert names.master_name("job") in file.read_text()
+
+
+def test_a_job_from_a_file_leaves_nothing_behind(controlplane, allowed, connect, tmp_path):
+    """Its master becomes the owner of the rest, with the rights of its own account and no more."""
+    file = tmp_path / "job.yaml"
+    assert submit(spec_for(allowed, f"--yaml={file}")) == 0
+    controlplane.kubectl("apply", "-f", str(file))
+    master = controlplane.pod(allowed, "elasticdl-job-master")
+    assert master["spec"]["containers"][0]["restartPolicyRules"], "a killed master is started again"
+    owner = {"apiVersion": "v1", "kind": "Pod", "metadata": master["metadata"]}
+    cluster, _ = cluster_for(account(controlplane, allowed, connect, tmp_path), spec_for(allowed), owner)
+
+    async def scenario():
+        await cluster.start()
+        await until(
+            lambda: all(map(owned, ("secret/elasticdl-job", "service/elasticdl-job-master"))), "adopted"
+        )
+        await cluster.close()
+
+    def owned(name: str) -> str:
+        path = "{.metadata.ownerReferences[*].uid}"
+        return controlplane.kubectl("get", name, "-n", allowed, "-o", f"jsonpath={path}")
+
+    asyncio.run(scenario())
+    controlplane.kubectl("delete", "pod", "-n", allowed, "elasticdl-job-master", "--wait=false")
+    eventually(lambda: not objects(controlplane, allowed), "deleting the master removes all", 60)
+
+
+def test_what_a_job_from_a_file_left_does_not_block_the_next(controlplane, allowed, tmp_path):
+    file = tmp_path / "job.yaml"
+    assert submit(spec_for(allowed, f"--yaml={file}")) == 0
+    controlplane.kubectl("apply", "-f", str(file))
+    controlplane.kubectl(
+        "delete", "pod", "-n", allowed, "elasticdl-job-master", "--grace-period=0", "--force"
+    )
+    assert objects(controlplane, allowed) == ["secret/elasticdl-job", "service/elasticdl-job-master"]
+    assert submit(spec_for(allowed)) == 0
+    assert len(objects(controlplane, allowed)) == 3
+    controlplane.kubectl("delete", "pod", "-n", allowed, "elasticdl-job-master", "--wait=false")
+    eventually(lambda: not objects(controlplane, allowed), "now the pod owns them", 60)
 
 
 def test_a_cluster_spec_in_python_adapts_pod_and_service(controlplane, allowed, tmp_path):

@@ -168,14 +168,28 @@ def port_of(spec: JobSpec) -> int:
 
 def owned(manifest: Object, owner: Object) -> Object:
     """The object as one that goes when its owner does."""
+    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference(owner)]}}
+
+
+def reference(owner: Object) -> Object:
+    """How an object names its owner."""
     metadata = owner["metadata"]
-    reference = {
+    return {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
         "name": metadata["name"],
         "uid": metadata["uid"],
     }
-    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference]}}
+
+
+def adopting(master: Object) -> Object:
+    """The master's pod as one that is applied by hand: whoever writes a file cannot know the pod's uid.
+
+    So the master makes itself the owner of what was applied beside it.
+    """
+    metadata = master["metadata"]
+    annotations = {**metadata.get("annotations", {}), names.ADOPTS: "true"}
+    return {**master, "metadata": {**metadata, "annotations": annotations}}
 
 
 # ---------------------------------------------------------------------------------------------- workers

@@ -14,6 +14,10 @@ JOB_LABEL = "elasticdl-job-name"
 TYPE_LABEL = "elasticdl-replica-type"
 INDEX_LABEL = "elasticdl-replica-index"
 STATUS_LABEL = "status"
+APP = "elasticdl"
+"""Of the label `app` on everything that belongs to a job."""
+ADOPTS = "elasticdl-adopts"
+"""Annotation of a master's pod that was applied by hand: it becomes the owner of its Secret and Service."""
 SLOT = "elasticdl-slot"
 """Annotation of a worker's pod: which of the wanted workers it is."""
 
@@ -55,7 +59,7 @@ def secret_name(job_name: str) -> str:
 
 def labels(job_name: str, replica: Replica, index: int) -> dict[str, str]:
     return {
-        "app": "elasticdl",
+        "app": APP,
         JOB_LABEL: job_name,
         TYPE_LABEL: replica.value,
         INDEX_LABEL: str(index),

@@ -14,7 +14,7 @@ from edl_allreduce import clock
 from edl_allreduce.cluster.base import Ended, Facts, Found, Noted, Plan
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.adaptation import adapted_by_file
-from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice, owned, worker_pod
+from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice, owned, reference, worker_pod
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.cluster.kubernetes.watching import Changed, Listed, Lister, Removed, Seen, Watcher
 from edl_allreduce.core import pod_causes
@@ -37,6 +37,7 @@ BROKEN_SECONDS = 60.0
 OVERDUE_SECONDS = 15.0
 """How long after its time a leaving pod is waited for: then its node is gone. Clocks differ."""
 TAIL_LINES = 40
+FORBIDDEN = 403
 
 RBAC_CURE = "kubectl apply -n {namespace} -f manifests/elasticdl-rbac.yaml"
 
@@ -49,6 +50,8 @@ class PodApi(Lister, Protocol):
     def create(self, path: str, manifest: Object, **query: str | int) -> Object: ...
 
     def delete(self, path: str, grace: int | None = None, uid: str = "") -> bool: ...
+
+    def patch(self, path: str, change: Object) -> Object: ...
 
     def text(self, path: str, **query: str | int) -> str: ...
 
@@ -127,9 +130,35 @@ class KubernetesCluster:
         # A daemon: a watch waits for the server, and the process must not wait for the watch.
         threading.Thread(target=self._watcher.run, name="watch", daemon=True).start()
         await self._listed.wait()
+        if names.ADOPTS in (self._owner["metadata"].get("annotations") or {}):
+            self._soon(self._adopt())
         living = tuple(sorted(i for i in self._pods if i not in self._over))
         running = tuple(i for i in living if not _never_ran(self._pods[i]))
         return Found(living, running, max(self._pods, default=-1) + 1)
+
+    async def _adopt(self) -> None:
+        """Of a job whose manifests were applied by hand: Secret and Service go when the master's pod does."""
+        change = {"metadata": {"ownerReferences": [reference(self._owner)]}}
+        own = {
+            "secrets": names.secret_name(self._spec.job_name),
+            "services": names.master_name(self._spec.job_name),
+        }
+        for kind, name in own.items():
+            path = names.path(kind, self._spec.namespace, name)
+            delay = FIRST_DELAY
+            while not self._closed:
+                try:
+                    await self._call(partial(self._api.patch, path, change))
+                    break
+                except ClusterError as error:
+                    if isinstance(error, ApiRefused) and error.status == FORBIDDEN:
+                        cure = RBAC_CURE.format(namespace=self._spec.namespace)
+                        text = f"{kind} {name} will stay when the master's pod is deleted: {error} {cure}"
+                        self._news.put_nowait(Noted("notice", text))
+                        break
+                    log.debug("%s %s is not adopted yet: %s", kind, name, error)  # it may not be there yet
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, LONGEST_DELAY)
 
     async def close(self) -> None:
         """End what is left; pods that ended by themselves stay for their logs."""
@@ -201,7 +230,7 @@ class KubernetesCluster:
         if error.status in (400, 422):
             self._end(worker_id, Over(Cause.INVALID, f"cannot be made: {error}"))
             return True
-        if error.status == 403 and not await self._may_create():
+        if error.status == FORBIDDEN and not await self._may_create():
             cure = RBAC_CURE.format(namespace=self._spec.namespace)
             words = f"cannot be made: {error} Give the master's service account the right: {cure}"
             self._end(worker_id, Over(Cause.INVALID, words))
