@@ -211,16 +211,16 @@ def worker_pod(spec: JobSpec, worker_id: int, slot: int, office: WorkerOffice) -
     """`slot`: which of the wanted workers this one is; it decides the priority."""
     name = names.worker_name(spec.job_name, worker_id)
     volumes, mounts = _volumes(spec, name)
+    own = replace(for_master(spec), worker_id=worker_id, master_addr=office.master_addr, port=0)
     environment = {
         **populated(spec.parts.populated, office.environment),
         **spec.parts.envs,
-        contract.MASTER_ADDR: office.master_addr,
-        contract.WORKER_ID: str(worker_id),
-        contract.WORKER_NUM: str(spec.num_workers),
+        **_for_elasticdl(own),
     }
     container = {
         **_container(spec, name, spec.worker_image or spec.image_name),
-        **_work(spec, worker_id, office.master_addr),
+        "command": ["python", "-m", "edl_allreduce.worker.main"],
+        "args": to_argv(own, "worker"),
         "env": [*_plain(environment), *_about_the_pod(), *_trust(spec, office)],
         "resources": _resources(spec.parts.worker_resources),
         "volumeMounts": mounts,
@@ -264,9 +264,13 @@ def populated(wanted: re.Pattern[str] | None, environment: Mapping[str, str]) ->
     }
 
 
-def _work(spec: JobSpec, worker_id: int, master_addr: str) -> Object:
-    own = replace(for_master(spec), worker_id=worker_id, master_addr=master_addr, port=0)
-    return {"command": ["python", "-m", "edl_allreduce.worker.main"], "args": to_argv(own, "worker")}
+def _for_elasticdl(own: JobSpec) -> dict[str, str]:
+    """The variables that ElasticDL's users know. Our worker reads its flags, which say the same."""
+    return {
+        contract.MASTER_ADDR: own.master_addr,
+        contract.WORKER_ID: str(own.worker_id),
+        contract.WORKER_NUM: str(own.num_workers),
+    }
 
 
 def _trust(spec: JobSpec, office: WorkerOffice) -> list[Object]:
