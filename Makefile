@@ -4,9 +4,15 @@ SETUP := scripts/setup
 # CI logs are read later and in a browser: no colours, the slowest tests named. One failure on a shared machine
 # does not hide what all other tests say: it gets a second try, and the log ends with a RERUN line that names it.
 PYTEST_FLAGS := $(if $(CI),--color=no --durations=10 --reruns=1 --rerun-show-tracebacks -raR,)
+PYTEST := $(PYTHON) -m pytest $(PYTEST_FLAGS)
+
+# Tests that start workers or a cluster have the machine for themselves, one after the other; all others share it.
+# TESTS=path may name tests of one kind only: that no test is left for the other run is no failure.
+ALONE := training or cluster or controlplane or programs
+NONE := 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test lint format cluster bench clean
+.PHONY: help setup demo demo-cluster test test-fast lint format cluster bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -21,7 +27,13 @@ demo-cluster: setup ## the same on Kubernetes: pods are deleted and preempted on
 	@$(PYTHON) -m scripts.demo_cluster
 
 test: lint ## lint, then all tests
-	$(PYTHON) -m pytest -m "not soak" $(PYTEST_FLAGS) $(TESTS)
+	@failed=0; \
+	$(PYTEST) -n logical -m "not ($(ALONE)) and not soak" $(TESTS) || [ $$? -eq $(NONE) ] || failed=1; \
+	$(PYTEST) -m "($(ALONE)) and not soak" $(TESTS) || [ $$? -eq $(NONE) ] || failed=1; \
+	exit $$failed
+
+test-fast: setup ## tests that start no worker and no cluster and import no TensorFlow: under a minute
+	$(PYTEST) -n logical --fast $(TESTS)
 
 lint: setup ## ruff, mypy strict, import layers
 	$(PYTHON) -m ruff check .

@@ -1,9 +1,13 @@
-"""Fixtures of more than one folder."""
+"""Fixtures of more than one folder, and what `--fast` leaves out."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 import numpy as np
 import pytest
@@ -19,6 +23,45 @@ GLOBAL_BATCH = 48
 STEPS = EPOCHS * -(-RECORDS // GLOBAL_BATCH)
 """Of the job that `undisturbed` knows the result of."""
 ZOO = Path(__file__).resolve().parents[1] / "model_zoo"
+
+SLOW = ("training", "tensorflow", "cluster", "controlplane", "exhaustive", "programs", "soak")
+"""Marks of what `--fast` leaves out."""
+_SLOW_FILE = re.compile(rf"^pytestmark = .*\bmark\.({'|'.join(SLOW)})\b", re.MULTILINE)
+STARTS_JOBS = ("launch", "undisturbed")
+"""Fixtures whose users must be marked `training`."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help=f"leave out what is marked {', '.join(SLOW)}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Who imports TensorFlow without the mark `tensorflow` fails at that line, and makes nobody wait."""
+    if config.getoption("--fast"):
+        for heavy in ("tensorflow", "keras", "horovod"):
+            sys.modules[heavy] = cast(ModuleType, None)  # import says: halted; None in sys.modules
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file that is slow as a whole is not even imported: most of them import TensorFlow."""
+    if config.getoption("--fast") and collection_path.suffix == ".py":
+        return _SLOW_FILE.search(collection_path.read_text()) is not None or None
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unmarked = [
+        item.nodeid
+        for item in items
+        if any(fixture in getattr(item, "fixturenames", ()) for fixture in STARTS_JOBS)
+        and item.get_closest_marker("training") is None
+    ]
+    if unmarked:
+        raise pytest.UsageError(f"these start jobs, so they must be marked `training`: {', '.join(unmarked)}")
+    if config.getoption("--fast"):
+        slow = [item for item in items if any(item.get_closest_marker(mark) for mark in SLOW)]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]
 
 
 @pytest.fixture(scope="session")

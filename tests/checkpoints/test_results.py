@@ -15,6 +15,8 @@ from edl_allreduce.core import protocol
 from edl_allreduce.worker.keras.export import Written, write_model, write_pass
 from edl_allreduce.worker.keras.summaries import Summaries
 
+pytestmark = pytest.mark.tensorflow
+
 
 @pytest.fixture(scope="module")
 def model():

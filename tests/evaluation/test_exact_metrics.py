@@ -16,6 +16,8 @@ from edl_allreduce.errors import BadRecord, DataError, ModelError
 from edl_allreduce.worker.keras.evaluation import Evaluator
 from edl_allreduce.worker.keras.zoo import ModelDefinition
 
+pytestmark = pytest.mark.tensorflow
+
 RECORDS = 331
 CHUNK = 16
 

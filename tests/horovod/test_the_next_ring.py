@@ -8,6 +8,8 @@ import pytest
 from ring_lab import Absent, Lab
 from ring_store import Request
 
+pytestmark = pytest.mark.training
+
 
 def test_members_sum_while_they_connect_to_a_newcomer(lab: Lab) -> None:
     *ring, newcomer = lab.workers(3)

@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kubelab import places
 from kubelab.tiers import Tier, Verdict
+
+pytestmark = pytest.mark.programs
 
 TESTS = """
 import pytest

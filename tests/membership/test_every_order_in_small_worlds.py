@@ -151,6 +151,7 @@ LATE, VERY_LATE = ("long tick", ""), ("very long tick", "")
     ],
     ids=names,
 )
+@pytest.mark.exhaustive
 def test_no_order_of_events_breaks_a_promise(begin: Callable[[], World], faults: tuple[Action, ...]) -> None:
     assert explore(begin(), faults) > 0
 

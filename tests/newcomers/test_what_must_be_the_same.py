@@ -14,6 +14,8 @@ from edl_allreduce.core.course import DIGEST, differences
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.worker.keras import fingerprint, zoo
 
+pytestmark = pytest.mark.tensorflow
+
 
 @pytest.mark.parametrize(
     ("rest", "own", "words"),

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from edl_allreduce.errors import UsageError
 
-pytestmark = pytest.mark.training
+pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture

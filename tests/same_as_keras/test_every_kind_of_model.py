@@ -26,7 +26,7 @@ from edl_allreduce.worker.keras.zoo import ModelDefinition
 from edl_allreduce.worker.ring.solo import SoloRing
 from tests.same_as_keras import kinds
 
-pytestmark = pytest.mark.training
+pytestmark = pytest.mark.tensorflow
 
 RECORDS, BATCH, EPOCHS = 42, 12, 2  # the last batch of an epoch is smaller
 STEPS = EPOCHS * -(-RECORDS // BATCH)

@@ -17,7 +17,7 @@ from edl_allreduce.worker.keras.zoo import ModelDefinition
 from edl_allreduce.worker.ring.solo import SoloRing
 from tests.same_as_keras import kinds
 
-pytestmark = pytest.mark.training
+pytestmark = pytest.mark.tensorflow
 
 BATCH = 6
 

@@ -21,12 +21,12 @@ def make(*arguments: str, **environ: str) -> str:
 
 def test_make_alone_lists_the_targets():
     listed = make()
-    for target in ("demo", "test", "lint", "cluster", "bench", "clean"):
+    for target in ("demo", "test", "test-fast", "lint", "cluster", "bench", "clean"):
         assert f"\n{target} " in f"\n{listed}"
 
 
 def test_every_command_sets_up_first():
-    for target in ("demo", "test", "lint", "cluster", "bench"):
+    for target in ("demo", "test", "test-fast", "lint", "cluster", "bench"):
         assert make("-n", target).splitlines()[0] == "scripts/setup"
 
 

@@ -14,7 +14,7 @@ from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import ModelDefinition
 from edl_allreduce.worker.ring.solo import SoloRing
 
-pytestmark = pytest.mark.training
+pytestmark = pytest.mark.tensorflow
 
 COLUMNS = {"wide": 3, "deep": 3, "a": 3}
 """Not in the order of the alphabet, and alike: a mix-up would show in the numbers only."""

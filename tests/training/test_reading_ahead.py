@@ -8,6 +8,8 @@ import pytest
 
 from edl_allreduce.worker.keras.pipeline import Ahead
 
+pytestmark = pytest.mark.tensorflow
+
 
 def counted(made: list[int], reached: threading.Semaphore, most: int = 100):
     for number in range(most):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from edl_allreduce.worker.keras.arrays import read_arrays
 
-pytestmark = pytest.mark.training
+pytestmark = pytest.mark.tensorflow
 
 OPTIMIZERS = (
     lambda: keras.optimizers.SGD(0.1, momentum=0.9),

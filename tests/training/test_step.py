@@ -14,7 +14,7 @@ from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import ModelDefinition
 from edl_allreduce.worker.ring.solo import SoloRing
 
-pytestmark = pytest.mark.training
+pytestmark = pytest.mark.tensorflow
 
 BATCH = 12
 

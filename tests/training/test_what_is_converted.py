@@ -20,7 +20,7 @@ from edl_allreduce.worker.keras.pipeline import MicroBatch, Parser
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
 from edl_allreduce.worker.ring.solo import SoloRing
 
-pytestmark = pytest.mark.training
+pytestmark = pytest.mark.tensorflow
 
 
 def feed(dataset, mode, metadata):

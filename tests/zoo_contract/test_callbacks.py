@@ -17,6 +17,8 @@ from edl_allreduce.worker.keras.callbacks import (
 )
 from edl_allreduce.worker.loop.journal import Journal, decode, encode
 
+pytestmark = pytest.mark.tensorflow
+
 
 class Model:
     """As much of a model as callbacks touch."""

@@ -11,7 +11,7 @@ from edl_allreduce.data.example import encode_example
 from edl_allreduce.data.recordio import RecordIOWriter
 from edl_allreduce.spec import parse_job
 
-pytestmark = pytest.mark.training
+pytestmark = pytest.mark.tensorflow
 
 OLD_FILE = """
 import tensorflow as tf

@@ -96,6 +96,7 @@ def test_model_params_are_keyword_arguments(load):
     assert found.model() == (12, "wide", (0.5, 2))
 
 
+@pytest.mark.tensorflow
 def test_files_written_for_elasticdl_find_its_names(load):
     found = load(
         """
