@@ -30,7 +30,7 @@ def job_parser(name: str, usage: str, about: str) -> Parser:
     return parser
 
 
-def meant(arguments: argparse.Namespace) -> KnownJob:
+def resolve_job(arguments: argparse.Namespace) -> KnownJob:
     """The job that the flags name."""
     return find_job(arguments.job_name, arguments.job_dir, arguments.namespace)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edl_allreduce import outside
-from edl_allreduce.cli.asking import job_parser, meant
+from edl_allreduce.cli.asking import job_parser, resolve_job
 from edl_allreduce.cli.status import current, show, watch
 
 FAILED = "Failed"
@@ -17,7 +17,7 @@ the job running. Of a job that is over, its end is shown. Exit code 1 when the j
 
 
 def main(argv: list[str]) -> int:
-    job = meant(job_parser("attach", "", ABOUT).read(argv))
+    job = resolve_job(job_parser("attach", "", ABOUT).read(argv))
     try:
         if job.running() is None:
             show(job)

@@ -8,7 +8,7 @@ import dataclasses
 import msgspec
 
 from edl_allreduce import outside
-from edl_allreduce.cli.asking import job_parser, meant
+from edl_allreduce.cli.asking import job_parser, resolve_job
 from edl_allreduce.core.audit import Verdict
 from edl_allreduce.errors import UsageError
 
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 
 def _directory_of(arguments: argparse.Namespace) -> str:
-    job = meant(arguments)
+    job = resolve_job(arguments)
     if job.running() is not None:
         raise UsageError(f"job {job.name} still runs, and its workers still write; audit it when it is over.")
     return str(job.audit_dir())

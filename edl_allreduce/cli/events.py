@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from edl_allreduce import outside
-from edl_allreduce.cli.asking import job_parser, meant, while_running
+from edl_allreduce.cli.asking import job_parser, resolve_job, while_running
 from edl_allreduce.cluster.known import KnownJob
 from edl_allreduce.core.status import EventRecord
 
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         "--output", choices=("text", "json"), default="text", help="text, or one JSON per line"
     )
     arguments = parser.read(argv)
-    job = meant(arguments)
+    job = resolve_job(arguments)
     seen = 0
     for _ in while_running(job) if arguments.follow else [None]:
         seen = print_new(job, seen, as_json=arguments.output == "json")

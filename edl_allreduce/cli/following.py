@@ -11,7 +11,8 @@ from rich.text import Text
 
 from edl_allreduce import clock, outside
 from edl_allreduce.cli.events import print_new
-from edl_allreduce.cluster.kubernetes.remote import ENDED, ClusterJob, find_job
+from edl_allreduce.cluster.choose import find_job
+from edl_allreduce.cluster.known import KnownJob
 from edl_allreduce.core.protocol import Ask
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import ClusterUnreachable, EdlError
@@ -20,11 +21,13 @@ from edl_allreduce.master.report import Told, next_line
 from edl_allreduce.spec import JobSpec
 
 REFRESH_SECONDS = 0.5
+FAILED = "Failed"
 
 
 def follow(spec: JobSpec) -> int:
     """Returns what `elasticdl train` should: 0 when the job succeeded."""
-    job = find_job(spec.namespace, spec.job_name, force_kubeconfig=spec.force_use_kube_config_file)
+    forced = spec.force_use_kube_config_file
+    job = find_job(spec.job_name, namespace=spec.namespace, force_kubeconfig=forced)
     console = outside.console()
     if can_draw(console):
         with Live(_waiting(job), console=console, auto_refresh=False) as live:
@@ -55,24 +58,24 @@ def follow(spec: JobSpec) -> int:
     print(f"{result.phase}: {outside.story(result.reason)}")
     if result.path:
         print(f"The result is in {outside.line(result.path)}")
-    return 0 if job.phase() == "Succeeded" else 1
+    return 1 if result.phase == FAILED else 0
 
 
-def _until_over(job: ClusterJob) -> Iterator[None]:
+def _until_over(job: KnownJob) -> Iterator[None]:
     for _ in clock.polls(REFRESH_SECONDS):
         if _over(job):
             return
         yield
 
 
-def _over(job: ClusterJob) -> bool:
+def _over(job: KnownJob) -> bool:
     try:
-        return job.phase() in (*ENDED, "Gone")
+        return job.over()
     except ClusterUnreachable:
         return False  # the job does not need the API server, and it will be back
 
 
-def _draw(job: ClusterJob, live: Live) -> RenderableType | None:
+def _draw(job: KnownJob, live: Live) -> RenderableType | None:
     """Returns the picture of a job whose master answered."""
     try:
         said = _ask(job)
@@ -87,7 +90,7 @@ def _draw(job: ClusterJob, live: Live) -> RenderableType | None:
     return None
 
 
-def _ask(job: ClusterJob) -> JobStatus | None:
+def _ask(job: KnownJob) -> JobStatus | None:
     """None while there is no master to ask."""
     from edl_allreduce.rpc.client import command
 
@@ -97,5 +100,5 @@ def _ask(job: ClusterJob) -> JobStatus | None:
     return command(address.address, address.token, Ask(), certificate=address.certificate)
 
 
-def _waiting(job: ClusterJob) -> Text:
+def _waiting(job: KnownJob) -> Text:
     return Text(f"{job.name}: {outside.line(job.absence())}")

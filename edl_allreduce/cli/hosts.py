@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from edl_allreduce import outside
-from edl_allreduce.cli.asking import ask, job_parser, meant
+from edl_allreduce.cli.asking import ask, job_parser, resolve_job
 
 ABOUT = """\
 Print where the ring's members are, one line `host:slots` per machine: what a host discovery script of
@@ -18,7 +18,7 @@ Horovod Elastic prints. Use it to run your own Horovod Elastic script on the mac
 
 
 def main(argv: list[str]) -> int:
-    job = meant(job_parser("hosts", "", ABOUT).read(argv))
+    job = resolve_job(job_parser("hosts", "", ABOUT).read(argv))
     slots = Counter(worker.host for worker in ask(job).workers if worker.rank >= 0)
     for host, count in slots.items():
         # Horovod starts processes over ssh on every host that it does not know as this one.

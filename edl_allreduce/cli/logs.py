@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl_allreduce.cli.asking import job_parser, meant
+from edl_allreduce.cli.asking import job_parser, resolve_job
 from edl_allreduce.errors import UsageError
 
 ABOUT = """\
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--follow", action="store_true", help="stay until the job ends")
     arguments = parser.read(argv)
-    job, whose = meant(arguments), arguments.worker
+    job, whose = resolve_job(arguments), arguments.worker
     if whose and whose not in (names := job.logs()):
         raise UsageError(f"job {job.name} has no log of {whose}; there are: {', '.join(names)}.")
     for name, line in job.log_lines(whose, follow=arguments.follow):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl_allreduce.cli.asking import ask, job_parser, meant
+from edl_allreduce.cli.asking import ask, job_parser, resolve_job
 from edl_allreduce.core.protocol import Scale
 from edl_allreduce.errors import UsageError
 
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
         count = int(arguments.num_workers)
     except ValueError:
         raise UsageError(f"--num_workers={arguments.num_workers}: must be a whole number.") from None
-    job = meant(arguments)
+    job = resolve_job(arguments)
     before = ask(job).wanted
     ask(job, Scale(count))
     where = f" --namespace={arguments.namespace}" if arguments.namespace else ""

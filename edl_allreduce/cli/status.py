@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 
 from edl_allreduce import clock, outside
-from edl_allreduce.cli.asking import ask, job_parser, meant, while_running
+from edl_allreduce.cli.asking import ask, job_parser, resolve_job, while_running
 from edl_allreduce.cli.events import print_new
 from edl_allreduce.cluster.choose import known_jobs
 from edl_allreduce.cluster.known import KnownJob, running_address
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     one = arguments.job_name or arguments.job_dir or arguments.watch
     if not one:
         return list_jobs(arguments.output, arguments.namespace, everything=arguments.all)
-    job = meant(arguments)
+    job = resolve_job(arguments)
     if arguments.output == "json":
         return _json(job, arguments.watch)
     return watch(job) if arguments.watch else show(job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from edl_allreduce import clock, outside
-from edl_allreduce.cli.asking import POLL_SECONDS, ask, job_parser, meant, while_running
+from edl_allreduce.cli.asking import POLL_SECONDS, ask, job_parser, resolve_job, while_running
 from edl_allreduce.cluster.known import running_address
 from edl_allreduce.cluster.processes import process_ticks
 from edl_allreduce.core.protocol import StopJob
@@ -22,7 +22,7 @@ EXIT_SECONDS = 10.0
 
 
 def main(argv: list[str]) -> int:
-    job = meant(job_parser("stop", "", ABOUT).read(argv))
+    job = resolve_job(job_parser("stop", "", ABOUT).read(argv))
     address = running_address(job)
     ask(job, StopJob())
     for _ in while_running(job):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl_allreduce.cli.asking import job_parser, meant
+from edl_allreduce.cli.asking import job_parser, resolve_job
 from edl_allreduce.cli.status import watch
 
 ABOUT = """\
@@ -13,4 +13,4 @@ Watch a running job: the same table that `elasticdl train` draws, from another t
 
 
 def main(argv: list[str]) -> int:
-    return watch(meant(job_parser("top", "", ABOUT).read(argv)))
+    return watch(resolve_job(job_parser("top", "", ABOUT).read(argv)))

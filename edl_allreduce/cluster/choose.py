@@ -48,12 +48,14 @@ def cluster_of(spec: JobSpec, site: Site) -> Cluster:
     return MAKERS[where(spec, Command.MASTER)](site)
 
 
-def find_job(job_name: str, job_dir: str = "", namespace: str = "") -> KnownJob:
+def find_job(
+    job_name: str, job_dir: str = "", namespace: str = "", *, force_kubeconfig: bool = False
+) -> KnownJob:
     """The job of this name; without one, the only one that runs there. A namespace means Kubernetes."""
     if namespace:
         from edl_allreduce.cluster.kubernetes import remote  # a laptop needs no Kubernetes
 
-        return remote.find_job(namespace, job_name)
+        return remote.find_job(namespace, job_name, force_kubeconfig=force_kubeconfig)
     return registry.find_job(job_name, job_dir)
 
 

@@ -53,6 +53,9 @@ class KnownJob(Protocol):
     def running(self) -> Address | None:
         """How to reach the master, if it lives."""
 
+    def over(self) -> bool:
+        """Whether no master of it will run any more; one that restarts, or has no room yet, is not over."""
+
     def result(self) -> JobStatus | None:
         """The last status of a job that ended in order."""
 

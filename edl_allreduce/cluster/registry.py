@@ -88,6 +88,9 @@ class LocalJobFiles:
         address = self.address()
         return address if address is not None and process_ticks(address.pid) == address.ticks else None
 
+    def over(self) -> bool:
+        return self.running() is None
+
     def result(self) -> JobStatus | None:
         """The last status of a job that ended in order."""
         try:

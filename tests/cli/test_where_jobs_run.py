@@ -42,7 +42,7 @@ def test_a_master_on_this_machine_gets_the_cluster_that_was_chosen(tmp_path):
 
 
 def test_a_namespace_means_kubernetes_and_anything_else_this_machine(monkeypatch):
-    monkeypatch.setattr(remote, "find_job", lambda namespace, name: ("pods", namespace, name))
+    monkeypatch.setattr(remote, "find_job", lambda namespace, name, **_: ("pods", namespace, name))
     monkeypatch.setattr(registry, "find_job", lambda name, directory: ("files", name, directory))
     assert choose.find_job("digits", "", "team") == ("pods", "team", "digits")
     assert choose.find_job("digits", "d") == ("files", "digits", "d")

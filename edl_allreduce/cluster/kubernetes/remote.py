@@ -162,6 +162,9 @@ class ClusterJob:
         ports = pod["spec"]["containers"][0].get("ports") or [] if pod is not None else []
         return int(ports[0]["containerPort"]) if ports else DOCUMENTED_PORT
 
+    def over(self) -> bool:
+        return self.phase() in (*ENDED, "Gone")
+
     def absence(self) -> str:
         pod = self.pod()
         if pod is None:
