@@ -33,7 +33,7 @@ from benchmarks.contestants import (
 from benchmarks.frame import Figure, Report, said
 from benchmarks.marks import read_marks
 from edl_allreduce import clock
-from edl_allreduce.worker.checkpoint import files as checkpoint
+from edl_allreduce.worker.checkpoint import format as checkpoint
 
 WORKERS = 2
 BATCH = 16

@@ -48,7 +48,7 @@ def ours() -> Side:
     """The sum of a training step, with the control vector that rides along."""
     import tensorflow as tf
 
-    from edl_allreduce.worker.keras.trainer import Traced
+    from edl_allreduce.worker.keras.private import Traced
     from edl_allreduce.worker.ring.fixed import FixedRing
 
     _one_thread()

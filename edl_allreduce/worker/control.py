@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import SimpleQueue
 
 import msgspec
@@ -24,6 +23,7 @@ from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import MasterUnreachable
 from edl_allreduce.rpc.client import WorkerStream
+from edl_allreduce.worker.loop.orders import Leave, MasterGone, NextOrder, Progress, StartPoint
 from edl_allreduce.worker.ring.base import Ring
 from edl_allreduce.worker.ring.store import LoopbackStore
 from edl_allreduce.worker.threads import supervised
@@ -34,40 +34,10 @@ RETRY_SECONDS = 0.5
 ABORT_AGAIN_SECONDS = 0.05
 
 
-@dataclass(frozen=True)
-class MasterGone:
-    """Nobody answered for the whole grace period."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Leave:
-    """This worker drains and is in no ring."""
-
-
-Place = tuple[int, int]
-"""Step, and position in the data."""
 NEXT, HERE = "/next", "/here"
 """Keys under which newcomers to a ring find the place where it will begin, and where it begins now."""
 
-Order = protocol.NewPlan | protocol.Export | protocol.Release | protocol.Evicted | MasterGone | Leave
-
-
 Pulled = protocol.DoTask | protocol.Conclude | protocol.Release | protocol.Evicted | MasterGone | Leave
-
-
-@dataclass
-class Progress:
-    """What heartbeats tell. Written by the training thread only."""
-
-    activity: Activity = Activity.PREPARING
-    step: int = 0
-    position: int = 0
-    loss: float = float("nan")
-    step_seconds: float = 0.0
-    done: int = 0
-    """Finished pieces of an evaluation."""
 
 
 class Control:
@@ -153,7 +123,7 @@ class Control:
             self._has_state = message.has_state
             self.send(message)
 
-    def entering(self, plan: Plan, place: Place | None) -> bool:
+    def entering(self, plan: Plan, place: StartPoint | None) -> bool:
         """Say that this worker goes into the ring of `plan`; False when that ring is doomed already.
 
         Whoever holds the model tells newcomers its place.
@@ -176,7 +146,7 @@ class Control:
             return None
         return newest.plan if newest.plan.rank_of(self.seat.uid) is not None else None
 
-    def announce(self, plan: Plan, place: Place) -> None:
+    def announce(self, plan: Plan, place: StartPoint) -> None:
         """Tell newcomers where the ring of `plan` will begin, so that they read their records before."""
         self._publish_key(plan.generation, NEXT, msgspec.json.encode(place))
 
@@ -205,7 +175,7 @@ class Control:
         a master voted. A master that planned already ignores this by its number."""
         self.left(step, "")
 
-    def wait_for_place(self, generation: int) -> Place | None:
+    def wait_for_place(self, generation: int) -> StartPoint | None:
         """Where the ring will begin, when a member of the old one says so; None if it never comes about."""
         return self._wait_for_key(generation, NEXT, HERE)
 
@@ -213,14 +183,14 @@ class Control:
         """Until the old ring's members come, after a long step maybe; False if they never do."""
         return self._wait_for_key(generation, HERE) is not None
 
-    def _wait_for_key(self, generation: int, *keys: str) -> Place | None:
+    def _wait_for_key(self, generation: int, *keys: str) -> StartPoint | None:
         def told() -> bytes | None:
             return next(filter(None, (self.store.known(generation, key) for key in keys)), None)
 
         with self._changed:
             self._changed.wait_for(lambda: told() or self._superseded(generation))
         place = told()
-        return None if place is None else msgspec.json.decode(place, type=Place)
+        return None if place is None else msgspec.json.decode(place, type=StartPoint)
 
     def _superseded(self, generation: int) -> bool:
         newest = self._newest
@@ -271,7 +241,7 @@ class Control:
         """Wait for the next task, or for the end, where work is pulled."""
         return self._inbox.get()
 
-    def next_order(self, generation: int) -> Order:
+    def next_order(self, generation: int) -> NextOrder:
         """Wait for what to do after the ring of `generation`. The last word of the master wins."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending(generation) is not None)
@@ -282,7 +252,7 @@ class Control:
                 self._exports = True
             return order
 
-    def _pending(self, generation: int) -> Order | None:
+    def _pending(self, generation: int) -> NextOrder | None:
         if self._last is not None:
             return self._last
         newest = self._newest

@@ -15,7 +15,7 @@ from edl_allreduce.core.account import Account
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.core.status import metrics_line
 from edl_allreduce.errors import DataError, JobFailed
-from edl_allreduce.worker.control import Order, Place, Progress
+from edl_allreduce.worker.loop.orders import NextOrder, Progress, StartPoint
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +39,14 @@ class Unled:
         self._exported = rank != 0
         self._trouble = ""
 
-    def next_order(self, generation: int) -> Order:
+    def next_order(self, generation: int) -> NextOrder:
         if generation < self._plan.generation:
             return protocol.NewPlan(self._plan, True, "the ring is fixed")
         if not self._exported:
             return protocol.Export()
         return protocol.Release()
 
-    def entering(self, plan: Plan, place: Place | None) -> bool:
+    def entering(self, plan: Plan, place: StartPoint | None) -> bool:
         return True
 
     def doomed(self, generation: int) -> bool:
@@ -70,10 +70,10 @@ class Unled:
     def upcoming(self, generation: int) -> Plan | None:
         return None
 
-    def announce(self, plan: Plan, place: Place) -> None:
+    def announce(self, plan: Plan, place: StartPoint) -> None:
         raise AssertionError("nobody comes to a ring that is fixed")
 
-    def wait_for_place(self, generation: int) -> Place | None:
+    def wait_for_place(self, generation: int) -> StartPoint | None:
         """All members come at the same time."""
         return None
 

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from edl_allreduce.core.protocol import WARNING, Checkpointed, Note
 from edl_allreduce.errors import CheckpointError, UsageError
-from edl_allreduce.worker.checkpoint import files as checkpoint
-from edl_allreduce.worker.checkpoint.files import Checkpoints, Course, Variable
+from edl_allreduce.worker.checkpoint import format as checkpoint
+from edl_allreduce.worker.checkpoint.fit import load_for_init
+from edl_allreduce.worker.checkpoint.format import JobIdentity, Variable
+from edl_allreduce.worker.checkpoint.writer import Checkpoints
 from edl_allreduce.worker.loop.journal import Journal
 
-COURSE = Course("digits", seed=0, shuffle=True, records=600, fingerprint="f" * 16)
+COURSE = JobIdentity("digits", seed=0, shuffle=True, records=600, fingerprint="f" * 16)
 
 
 class FakeTrainer:
@@ -283,7 +285,7 @@ def test_what_dead_writers_of_this_machine_left_is_cleared_away_before_room_is_n
 )
 def test_a_job_does_not_go_on_along_another_course(tmp_path, changes, words):
     saved(tmp_path, 10)
-    course = Course(**{**{f: getattr(COURSE, f) for f in COURSE.__struct_fields__}, **changes})
+    course = JobIdentity(**{**{f: getattr(COURSE, f) for f in COURSE.__struct_fields__}, **changes})
     with pytest.raises(UsageError, match=words):
         open_in(tmp_path, course=course).newest()
 
@@ -300,17 +302,17 @@ def test_another_model_is_named_by_its_variable(tmp_path):
 
 def test_an_init_directory_may_name_one_checkpoint(tmp_path):
     saved(tmp_path, 10, 20)
-    assert checkpoint.load_for_init(str(tmp_path), FakeTrainer()).contents.step == 20
-    assert checkpoint.load_for_init(str(tmp_path / "version-10"), FakeTrainer()).contents.step == 10
+    assert load_for_init(str(tmp_path), FakeTrainer()).contents.step == 20
+    assert load_for_init(str(tmp_path / "version-10"), FakeTrainer()).contents.step == 10
     with pytest.raises(CheckpointError, match="expected a whole checkpoint"):
-        checkpoint.load_for_init(str(tmp_path / "nothing"), FakeTrainer())
+        load_for_init(str(tmp_path / "nothing"), FakeTrainer())
 
 
 def test_a_corrupt_checkpoint_to_begin_with_is_named(tmp_path):
     saved(tmp_path, 10, 20)
     (tmp_path / "version-20" / "done").unlink()
     told: list[Note] = []
-    assert checkpoint.load_for_init(str(tmp_path), FakeTrainer(), told.append).contents.step == 10
+    assert load_for_init(str(tmp_path), FakeTrainer(), told.append).contents.step == 10
     (note,) = told
     assert note.kind == WARNING and "version-20 is incomplete" in note.text
     assert note.text.endswith("version-10 is used instead")

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from edl_allreduce import files
 from edl_allreduce.core import protocol
-from edl_allreduce.worker.keras.export import Written, write_model, write_pass
+from edl_allreduce.worker.keras.export import write_model, write_pass
 from edl_allreduce.worker.keras.summaries import Summaries
+from edl_allreduce.worker.loop.steps import Written
 
 pytestmark = pytest.mark.tensorflow
 

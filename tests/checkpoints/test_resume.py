@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from edl_allreduce.testing.faults import Fault
-from edl_allreduce.worker.checkpoint import files as checkpoint
+from edl_allreduce.worker.checkpoint import format as checkpoint
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 

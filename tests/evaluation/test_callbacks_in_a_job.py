@@ -36,7 +36,7 @@ def run(tmp_path, digits):
 
     def train(name: str, callbacks: str, **flags):
         from edl_allreduce.worker.ring.solo import SoloRing
-        from edl_allreduce.worker.start.local import assemble
+        from edl_allreduce.worker.start.session import prepare_unled
         from edl_allreduce.worker.unled import Unled
 
         (tmp_path / f"{name}.py").write_text(MODEL.format(zoo=str(ZOO), callbacks=callbacks))
@@ -54,7 +54,7 @@ def run(tmp_path, digits):
             **flags,
         }
         spec = parse_job("train", [f"--{key}={value}" for key, value in settings.items()]).spec
-        engine = assemble(spec, Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0), SoloRing())
+        engine = prepare_unled(spec, Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0), SoloRing())
         engine.run()
         verdict = audit(str(settings["audit_dir"]))
         assert verdict.clean, verdict
@@ -69,10 +69,10 @@ STALLED = "[LearningRateScheduler(lambda batch: 0.0), keras.callbacks.EarlyStopp
 def test_training_that_does_not_improve_is_stopped_early_and_stays_stopped(run, tmp_path):
     """Evaluations after 2, 4 and 6 steps; the first is the best."""
     engine = run("stalled", STALLED, checkpoint_dir=tmp_path / "ckpt")
-    assert engine.step == 6
-    assert "val_loss has not improved in 2 evaluations" in engine.journal.halted
+    assert engine.state.step == 6
+    assert "val_loss has not improved in 2 evaluations" in engine.state.journal.halted
     again = run("stalled", STALLED, checkpoint_dir=tmp_path / "ckpt")
-    assert again.step == 6, "what was over stays over"
+    assert again.state.step == 6, "what was over stays over"
 
 
 WORSE_AFTER_FOUR = """[
@@ -85,13 +85,13 @@ def test_the_best_weights_are_the_result_also_when_the_best_was_before_a_restart
     best = {"output": tmp_path / "best", "audit_dir": tmp_path / "other", "max_step": 4}
     run("descends", "[LearningRateScheduler(lambda batch: 0.05)]", **best)
     kept = {"output": tmp_path / "output", "checkpoint_dir": tmp_path / "ckpt"}
-    assert run("climbs", WORSE_AFTER_FOUR, **kept, max_step=6).step == 6
-    assert run("climbs", WORSE_AFTER_FOUR, **kept).step == 8, "6 and 8 were worse than 4"
+    assert run("climbs", WORSE_AFTER_FOUR, **kept, max_step=6).state.step == 6
+    assert run("climbs", WORSE_AFTER_FOUR, **kept).state.step == 8, "6 and 8 were worse than 4"
     for expected, got in zip(weights(tmp_path / "best"), weights(tmp_path / "output"), strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
 def test_the_learning_rate_and_the_last_step_come_from_callbacks(run):
     engine = run("scheduled", "[LearningRateScheduler(lambda batch: 0.5 / (1 + batch)), MaxStepsStopping(5)]")
-    assert engine.step == 5
+    assert engine.state.step == 5
     assert float(engine.trainer.optimizer.learning_rate) == pytest.approx(0.1)

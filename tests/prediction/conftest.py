@@ -12,7 +12,8 @@ import pytest
 
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.testing.jobs import RunningJob
-from edl_allreduce.worker.checkpoint.files import Checkpoints, Course
+from edl_allreduce.worker.checkpoint.format import JobIdentity
+from edl_allreduce.worker.checkpoint.writer import Checkpoints
 from edl_allreduce.worker.loop.journal import Journal
 
 ZOO = Path(__file__).resolve().parents[2] / "model_zoo"
@@ -64,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             keras.layers.Dense(10),
         ]
     )
-    course = Course("digits", 0, True, RECORDS, "f" * 16)
+    course = JobIdentity("digits", 0, True, RECORDS, "f" * 16)
     keeper = Checkpoints(
         str(folder / "checkpoints"), _Holder(model), course, every=1, keep=0, send=lambda message: None
     )

@@ -20,9 +20,9 @@ import tensorflow as tf
 from edl_allreduce.core.schedule import Span, share
 from edl_allreduce.data import open_source
 from edl_allreduce.worker.keras.evaluation import Evaluator
-from edl_allreduce.worker.keras.pipeline import MicroBatch
 from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import ModelDefinition
+from edl_allreduce.worker.loop.steps import MicroBatch, StepInput
 from edl_allreduce.worker.ring.solo import SoloRing
 from tests.same_as_keras import kinds
 
@@ -246,7 +246,7 @@ def by_us(case: Case, workers: int) -> Trainer:
             newcomer.restore(trainer.state())
             trainer = newcomer
         parts = [micro_batch(case, own) for r in range(workers) if len(own := share(span, r, workers))]
-        trainer.step(parts, step, 0, len(span), switch=False, stop=False)
+        trainer.step(StepInput(step, parts, 0, len(span)))
     trainer.conclude()
     return trainer
 

@@ -12,7 +12,7 @@ import pytest
 
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.testing.jobs import RunningJob
-from edl_allreduce.worker.checkpoint import files as checkpoint
+from edl_allreduce.worker.checkpoint import format as checkpoint
 from tests.same_as_keras import kinds
 from tests.same_as_keras.test_every_kind_of_model import BATCH, DATA, EPOCHS, STEPS
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from edl_allreduce.errors import ModelError, NotFinite
 from edl_allreduce.spec import OnNan
-from edl_allreduce.worker.keras.pipeline import MicroBatch
 from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import ModelDefinition
+from edl_allreduce.worker.loop.steps import MicroBatch, StepInput
 from edl_allreduce.worker.ring.solo import SoloRing
 from tests.same_as_keras import kinds
 
@@ -36,7 +36,7 @@ def train(model=kinds.functional, loss=kinds.loss, optimizer=kinds.optimizer, on
 
 
 def step(trainer: Trainer, number: int = 0):
-    return trainer.step([sample()], number, 0, BATCH, switch=False, stop=False)
+    return trainer.step(StepInput(number, [sample()], 0, BATCH))
 
 
 def overriding(name: str):
@@ -104,7 +104,7 @@ def test_random_numbers_without_a_seed_are_new_in_each_step_and_the_same_when_it
     trainer = train(Noisy)
 
     def loss_of(number: int) -> float:
-        return float(trainer.compute([sample()], number, 0, BATCH).loss)
+        return float(trainer.compute(StepInput(number, [sample()], 0, BATCH)).loss)
 
     assert loss_of(3) == loss_of(3) != loss_of(4)
 
@@ -207,7 +207,7 @@ def test_whole_numbers_stay_what_they_are():
 def test_a_step_without_a_record_teaches_batch_normalisation_nothing():
     trainer = train(Counting)
     before = trainer.model.norm.moving_variance.numpy()
-    trainer.step([], 0, 0, BATCH, switch=False, stop=False)
+    trainer.step(StepInput(0, [], 0, BATCH))
     np.testing.assert_array_equal(trainer.model.norm.moving_variance.numpy(), before)
 
 

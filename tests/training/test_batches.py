@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from edl_allreduce.errors import ModelError
-from edl_allreduce.worker.keras.pipeline import MicroBatch
 from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import ModelDefinition
+from edl_allreduce.worker.loop.steps import MicroBatch, StepInput
 from edl_allreduce.worker.ring.solo import SoloRing
 
 pytestmark = pytest.mark.tensorflow
@@ -51,7 +51,7 @@ def part(**changed: np.ndarray) -> MicroBatch:
 def test_named_features_reach_the_model_under_their_names():
     trainer = make_trainer()
     expected = float(np.mean(np.square(trainer.model(part().features))))
-    own = trainer.compute([part()], 0, 0, 4)
+    own = trainer.compute(StepInput(0, [part()], 0, 4))
     assert own.records == own.batch == 4
     assert float(own.loss) == pytest.approx(expected, rel=1e-5)
 
@@ -60,4 +60,4 @@ def test_named_features_reach_the_model_under_their_names():
 def test_a_batch_of_another_size_or_type_is_named(other):
     trainer = make_trainer()
     with pytest.raises(ModelError, match="padded or cut to one size"):
-        trainer.compute([part(deep=other)], 0, 0, 4)
+        trainer.compute(StepInput(0, [part(deep=other)], 0, 4))

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import pytest
 
-from edl_allreduce.worker.keras.pipeline import MicroBatch
 from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import ModelDefinition
+from edl_allreduce.worker.loop.steps import MicroBatch, StepInput
 from edl_allreduce.worker.ring.solo import SoloRing
 
 pytestmark = pytest.mark.tensorflow
@@ -80,7 +80,7 @@ def test_building_and_tracing_leaves_the_state_untouched():
 def test_computing_gradients_changes_nothing_until_they_are_committed():
     trainer = make_trainer(model)
     before = trainer.state()
-    own = trainer.compute([part(0, BATCH)], 0, 0, BATCH)
+    own = trainer.compute(StepInput(0, [part(0, BATCH)], 0, BATCH))
     for expected, got in zip(before, trainer.state(), strict=True):
         np.testing.assert_array_equal(got, expected)
     trainer.commit(own, switch=False, stop=False)
@@ -92,10 +92,10 @@ def test_computing_gradients_changes_nothing_until_they_are_committed():
 def test_any_split_into_micro_batches_gives_the_same_update(cuts):
     whole, split = make_trainer(plain_model), make_trainer(plain_model)
     for step in range(3):
-        a = whole.step([part(0, BATCH)], step, 0, BATCH, switch=False, stop=False)
+        a = whole.step(StepInput(step, [part(0, BATCH)], 0, BATCH))
         edges = [0, *cuts, BATCH]
         parts = [part(*edge) for edge in itertools.pairwise(edges)]
-        b = split.step(parts, step, 0, BATCH, switch=False, stop=False)
+        b = split.step(StepInput(step, parts, 0, BATCH))
         assert b.loss == pytest.approx(a.loss, rel=1e-5)
     for expected, got in zip(whole.state(), split.state(), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
@@ -104,8 +104,8 @@ def test_any_split_into_micro_batches_gives_the_same_update(cuts):
 def test_records_that_are_left_out_do_not_weaken_the_step():
     """Eight of twelve records: the mean over the eight, not a sum that lacks four."""
     trainer, eight = make_trainer(plain_model), make_trainer(plain_model)
-    trainer.step([part(0, 8)], 0, 0, BATCH, switch=False, stop=False)
-    eight.step([part(0, 8)], 0, 0, 8, switch=False, stop=False)
+    trainer.step(StepInput(0, [part(0, 8)], 0, BATCH))
+    eight.step(StepInput(0, [part(0, 8)], 0, 8))
     for expected, got in zip(eight.state(), trainer.state(), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
 
@@ -114,7 +114,7 @@ def test_random_layers_draw_the_same_when_a_step_is_repeated_and_anew_in_the_nex
     trainer = make_trainer(model)
 
     def draw(step: int) -> float:
-        return float(trainer.compute([part(0, BATCH)], step, 0, BATCH).loss)
+        return float(trainer.compute(StepInput(step, [part(0, BATCH)], 0, BATCH)).loss)
 
     assert draw(0) == draw(0)
     assert draw(0) != draw(1)
@@ -122,5 +122,5 @@ def test_random_layers_draw_the_same_when_a_step_is_repeated_and_anew_in_the_nex
 
 def test_a_rank_without_records_takes_part_all_the_same():
     trainer = make_trainer(plain_model)
-    result = trainer.step([], 0, 0, BATCH, switch=True, stop=False)
+    result = trainer.step(StepInput(0, [], 0, BATCH), switch=True, stop=False)
     assert result.switch and not result.stop

@@ -16,8 +16,9 @@ import tensorflow as tf
 from edl_allreduce.data import open_source
 from edl_allreduce.worker.keras import trainer as trainers
 from edl_allreduce.worker.keras.evaluation import Evaluator
-from edl_allreduce.worker.keras.pipeline import MicroBatch, Parser
+from edl_allreduce.worker.keras.pipeline import Parser
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
+from edl_allreduce.worker.loop.steps import MicroBatch, StepInput
 from edl_allreduce.worker.ring.solo import SoloRing
 
 pytestmark = pytest.mark.tensorflow
@@ -78,7 +79,7 @@ def test_loss_may_branch_on_a_batch(batch):
     trainer = trainers.Trainer(DEFINITION, SoloRing(), seed=3)
     trainer.build(batch)
     expected = loss(batch.labels, trainer.model(batch.features))
-    result = trainer.step([batch], 0, 0, 2, switch=False, stop=False)
+    result = trainer.step(StepInput(0, [batch], 0, 2))
     assert result.loss == pytest.approx(float(tf.reduce_mean(expected)))
 
 

@@ -118,7 +118,7 @@ def flags(tmp_path):
 def test_it_runs_unchanged(flags, tmp_path, capsys):
     from edl_allreduce.worker.ring.solo import SoloRing
     from edl_allreduce.worker.start import tasks as pulled
-    from edl_allreduce.worker.start.local import assemble
+    from edl_allreduce.worker.start.session import prepare_unled
     from edl_allreduce.worker.unled import Unled
 
     def parsed(command: str, **more):
@@ -131,14 +131,17 @@ def test_it_runs_unchanged(flags, tmp_path, capsys):
         num_epochs=2,
         checkpoint_dir=tmp_path / "checkpoints",
     )
-    engine = assemble(train, Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0), SoloRing())
+    engine = prepare_unled(train, Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0), SoloRing())
     engine.run()
-    accuracy = engine.journal.metrics["accuracy"]
+    accuracy = engine.state.journal.metrics["accuracy"]
     assert accuracy is not None and accuracy > 0.7
 
     trained = {"checkpoint_dir_for_init": tmp_path / "checkpoints"}
     pulled.run_alone(parsed("evaluate", validation_data=tmp_path / "test", **trained))
-    assert f"Evaluation metrics[step={engine.step}]: {{'accuracy': {accuracy:.6g}" in capsys.readouterr().out
+    assert (
+        f"Evaluation metrics[step={engine.state.step}]: {{'accuracy': {accuracy:.6g}"
+        in capsys.readouterr().out
+    )
 
     pulled.run_alone(parsed("predict", prediction_data=tmp_path / "test", **trained))
     predicted = np.loadtxt(tmp_path / "predicted", dtype=int)

@@ -1,1 +1,1 @@
-"""Checkpoints: files, and who writes them."""
+"""Checkpoints: `format` is the disk's, `fit` whether it is ours, `writer` writes while training goes on."""

@@ -7,8 +7,6 @@ the result is the same for any number of workers and any order.
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,21 +14,19 @@ from typing import Any
 
 import keras
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from edl_allreduce.core import protocol
-from edl_allreduce.data import Records, RecordSource, read_good
+from edl_allreduce.data import RecordSource
 from edl_allreduce.errors import DataError, ModelError
 from edl_allreduce.worker.keras import rules as keras_rules
-from edl_allreduce.worker.keras.autograph import converted
-from edl_allreduce.worker.keras.pipeline import MicroBatch, Parser, bad_records, read_all
+from edl_allreduce.worker.keras.pipeline import Parser
+from edl_allreduce.worker.keras.private import converted
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
-
-log = logging.getLogger(__name__)
+from edl_allreduce.worker.loop.steps import MicroBatch, Vector
+from edl_allreduce.worker.records import read_records, tell_left_out
 
 LOSS = "loss"
-Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -180,21 +176,11 @@ class Evaluator:
 
     def _read(self, number: int) -> MicroBatch | None:
         indices = range(number * self._chunk, min((number + 1) * self._chunk, len(self._source)))
-        records: Records
-        count = len(indices)
-        if self._allowed:
-            records, bad = read_good(self._source, indices)
-            count -= len(bad)
-            for error in bad:
-                log.warning("left out of the evaluation: %s", error)
-            if bad:
-                self._send(bad_records("validation data", bad))
-            if count == 0:
-                return None
-        else:
-            records = read_all(self._source, indices)
-        features, labels = self._parser(records, count)
-        return MicroBatch(features, labels, count)
+        read = read_records(self._source, indices, bad_allowed=self._allowed)
+        tell_left_out(read, of="evaluation", data="validation data", send=self._send)
+        if read.count == 0:
+            return None
+        return MicroBatch(*self._parser(read.records, read.count), read.count)
 
 
 def _measures(definition: ModelDefinition) -> list[_Measure]:
@@ -233,11 +219,3 @@ def _keras_result(measure: _Measure, state: Vector) -> dict[str, float]:
     if values.size == 1:
         return {measure.name: float(values[0])}
     return {f"{measure.name}_{place}": float(value) for place, value in enumerate(values)}
-
-
-def shown(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Short enough to read in a log; what is not finite has no number."""
-    return {
-        name: round(value, 6) if value is not None and math.isfinite(value) else None
-        for name, value in metrics.items()
-    }

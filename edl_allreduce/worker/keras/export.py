@@ -6,7 +6,6 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import tensorflow as tf
 
 from edl_allreduce import files
 from edl_allreduce.worker import disk
+from edl_allreduce.worker.loop.steps import Written
 
 log = logging.getLogger(__name__)
 
@@ -23,15 +23,6 @@ GRAPH = "saved_model.pb"
 SAVED_MODEL = "saved_model"
 """Names its draft, a directory; its parts go into the output directory itself."""
 RESCUED = "rescued-model-"
-
-
-@dataclass(frozen=True)
-class Written:
-    """Where the model is, and what is not as it was asked for."""
-
-    path: str
-    """Of model.keras; empty where there is none."""
-    trouble: str = ""
 
 
 def write_model(model: Any, output: str, spare: Sequence[Path] = ()) -> Written:

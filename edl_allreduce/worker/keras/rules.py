@@ -14,11 +14,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common.global_state import get_global_attribute
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from edl_allreduce.errors import ModelError
-from edl_allreduce.worker.keras.pipeline import MicroBatch
+from edl_allreduce.worker.keras.private import global_seed_generator
+from edl_allreduce.worker.loop.steps import MicroBatch
 
 OVERRIDES = ("train_step", "compute_loss", "test_step", "make_train_function")
 """Methods of a model by which `fit` can be changed."""
@@ -197,7 +196,7 @@ def _try(model: Any, features: Any) -> _Trial:
         added = [float(tf.reduce_sum(tf.cast(value, tf.float64))) for value in model.losses]
     seeds = [v for v in model.variables if v.name == SEED_STATE]
     draws = [int(scope.get_current_value(v)[1] - tf.convert_to_tensor(v.value)[1]) for v in seeds]
-    unseeded = get_global_attribute(GLOBAL_SEED_GENERATOR)
+    unseeded = global_seed_generator()
     if unseeded is not None and scope.get_current_value(unseeded.state) is not None:
         # Random operations without a seed of their own: the model does not know this variable.
         return _Trial(outputs, added, [*seeds, unseeded.state], [*draws, 1])

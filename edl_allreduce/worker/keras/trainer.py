@@ -11,7 +11,6 @@ import logging
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -22,45 +21,23 @@ from edl_allreduce.errors import ModelError, NotFinite
 from edl_allreduce.spec import OnNan
 from edl_allreduce.worker.keras import rules as keras_rules
 from edl_allreduce.worker.keras.arrays import read_arrays
-from edl_allreduce.worker.keras.autograph import converted
-from edl_allreduce.worker.keras.pipeline import MicroBatch
+from edl_allreduce.worker.keras.private import Traced, converted
 from edl_allreduce.worker.keras.zoo import ModelDefinition
+from edl_allreduce.worker.loop.steps import (
+    LOSS,
+    WEIGHT,
+    Contribution,
+    MicroBatch,
+    StepInput,
+    StepResult,
+    step_result,
+)
 from edl_allreduce.worker.ring.base import Ring
 from edl_allreduce.worker.ring.errors import BROKEN, broken
 
 log = logging.getLogger(__name__)
 
-SWITCH, STOP, DRAIN, WEIGHT, LOSS = range(5)
-"""Slots of the control vector that rides with the gradients. WEIGHT counts records, and the loss is weighted
-by them."""
-
 NOT_FINITE = "the loss of this step is not finite"
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """What one rank brings to a step."""
-
-    tensors: Sequence[Any]
-    loss: Any
-    records: int
-    """Of this rank; bad ones were left out."""
-    batch: int
-    """Records of the whole step, over all ranks."""
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What every rank knows after a step: the same on all."""
-
-    loss: float
-    """NaN also when there was no record that could be read."""
-    switch: bool
-    stop: bool
-    draining: int
-    """How many ranks were asked to leave."""
-    finite: bool = True
-    """False when the loss was not, or when the update was left out because it was not."""
 
 
 class Trainer:
@@ -118,7 +95,7 @@ class Trainer:
         before = self.state()
         for parts in ([sample, sample], [sample], []):
             with suppress(NotFinite):  # the first step will tell where people look
-                self.step(parts, 0, 0, sample.records * max(1, len(parts)), switch=False, stop=False)
+                self.step(StepInput(0, parts, 0, sample.records * max(1, len(parts))))
         self.restore(before)
 
     def _trace(self, sample: MicroBatch) -> None:
@@ -143,25 +120,22 @@ class Trainer:
 
     # ------------------------------------------------------------------------------------------- step
 
-    def step(
-        self, parts: Sequence[MicroBatch], step: int, offset: int, batch: int, *, switch: bool, stop: bool
-    ) -> StepResult:
+    def step(self, step: StepInput, *, switch: bool = False, stop: bool = False) -> StepResult:
         """Compute and reduce; raises RingBroken when the sum did not come about."""
-        return self.commit(self.compute(parts, step, offset, batch), switch=switch, stop=stop)
+        return self.commit(self.compute(step), switch=switch, stop=stop)
 
-    def compute(self, parts: Sequence[MicroBatch], step: int, offset: int, batch: int) -> Contribution:
-        """This rank's sums, weighted by its share of the `batch` records of all ranks, of which its own begin
-        at `offset`. User code runs only here."""
-        sums = self._nothing
-        for number, part in enumerate(parts):
+    def compute(self, step: StepInput) -> Contribution:
+        """This rank's sums, weighted by its share of the records of all ranks. User code runs only here."""
+        sums, offset = self._nothing, step.offset
+        for number, part in enumerate(step.parts):
             tensors = tf.nest.flatten((part.features, part.labels))
             self._check(tensors)
-            share = tf.constant(part.records / batch, tf.float64)
-            more = self._local(*tensors, share, self._salt(step, offset))
+            share = tf.constant(part.records / step.batch, tf.float64)
+            more = self._local(*tensors, share, self._salt(step.number, offset))
             sums = self._add(*sums, *more) if number else more
             offset += part.records
         *sums, loss = sums
-        return Contribution(sums, loss, sum(part.records for part in parts), batch)
+        return Contribution(sums, loss, sum(part.records for part in step.parts), step.batch)
 
     def _check(self, batch: Sequence[Any]) -> None:
         """The traced function takes what it gets; whether that is what was traced is asked here."""
@@ -300,17 +274,6 @@ class Trainer:
             self.restore_model(self._best)
 
 
-def step_result(total: np.ndarray[Any, Any], *, finite: bool = True) -> StepResult:
-    """What the summed control vector says."""
-    return StepResult(
-        loss=float(total[LOSS] / total[WEIGHT]) if total[WEIGHT] else float("nan"),
-        switch=total[SWITCH] > 0,
-        stop=total[STOP] > 0,
-        draining=round(float(total[DRAIN])),
-        finite=finite and bool(np.isfinite(total[LOSS])),
-    )
-
-
 def _is_whole(variable: Any) -> bool:
     return not tf.as_dtype(variable.dtype).is_floating
 
@@ -328,21 +291,3 @@ def _part(variable: Any, value: Any, share: Any) -> Any:
 def _kind(variable: Any) -> Any:
     """In which type the values of a variable are averaged."""
     return tf.float64 if tf.as_dtype(variable.dtype) == tf.float64 else tf.float32
-
-
-class Traced:
-    """A function traced for one signature, called with its tensors in a row.
-
-    Calling a tf.function binds, checks and looks up its arguments anew each time; with a dozen tensors that
-    takes longer than a small step's arithmetic. Here it is done once, so callers must know what they pass.
-    """
-
-    def __init__(self, graph: Callable[..., Any], signature: list[Any]) -> None:
-        traced = tf.function(graph, input_signature=signature, autograph=False)
-        self._traced = traced.get_concrete_function()
-        self._call = self._traced.inference_fn.call_flat
-        self._captures = self._traced.captured_inputs
-
-    def __call__(self, *tensors: Any) -> Any:
-        """The outputs in a row."""
-        return self._call(*tensors, *self._captures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import logging
 import os
@@ -17,22 +18,19 @@ import numpy as np
 import tensorflow as tf
 
 from edl_allreduce.contract import JOB_FLAGS
-from edl_allreduce.core import protocol
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.schedule import Order, Schedule, Span
 from edl_allreduce.errors import JobFailed, UsageError
-from edl_allreduce.spec import ElasticBatch, JobSpec, parse_job
-from edl_allreduce.worker.checkpoint.files import Checkpoints, Course
+from edl_allreduce.spec import JobSpec, parse_job
 from edl_allreduce.worker.keras.fingerprint import of_script
-from edl_allreduce.worker.keras.pipeline import MicroBatch
-from edl_allreduce.worker.keras.trainer import Contribution
-from edl_allreduce.worker.loop.diary import Diary
-from edl_allreduce.worker.loop.engine import Ending, Engine, Settings
+from edl_allreduce.worker.loop.assemble import Program, assemble, ready_message
+from edl_allreduce.worker.loop.engine import Engine
+from edl_allreduce.worker.loop.orders import Ending
+from edl_allreduce.worker.loop.steps import Contribution, MicroBatch, StepInput
 from edl_allreduce.worker.script.member import find_member
-from edl_allreduce.worker.script.state import State, Value
+from edl_allreduce.worker.script.state import SharedState, Value
 from edl_allreduce.worker.script.trainer import Indices, Loop, Reducer
 from edl_allreduce.worker.script.turns import (
-    Applied,
     Brought,
     Gone,
     Handover,
@@ -43,6 +41,7 @@ from edl_allreduce.worker.script.turns import (
     Save,
     Saved,
     StepAgain,
+    StepApplied,
 )
 
 log = logging.getLogger("edl_allreduce.elastic")
@@ -55,15 +54,15 @@ class Step:
     other indices. So change state only after `average` returned.
     """
 
-    def __init__(self, job: ElasticJob, offer: Offer, *, rehearsal: bool = False) -> None:
+    def __init__(self, job: ElasticJob, step: StepInput, *, rehearsal: bool = False) -> None:
         self._job = job
-        self.number: int = offer.number
+        self.number: int = step.number
         """Steps that were trained before this one."""
-        self.indices: np.ndarray[Any, Any] = offer.part.features
+        self.indices: np.ndarray[Any, Any] = step.parts[0].features
         """Records that this worker uses in this step. Never empty: where a worker has none it gets one that
         counts nothing."""
-        self.rank: int = offer.rank
-        self.size: int = offer.size
+        self.rank: int = step.rank
+        self.size: int = step.size
         """Workers in the ring."""
         self.rehearsal: bool = rehearsal
         """True once, before this worker joins: everything is traced, and the state is set back afterwards."""
@@ -110,9 +109,10 @@ class ElasticJob:
         self,
         spec: JobSpec,
         schedule: Schedule,
-        state: State,
+        state: SharedState,
         values: dict[str, Value],
         save: Callable[[], object] | None,
+        batch_size: int | None = None,
     ) -> None:
         self.values = values
         """Plain values (numbers, text, lists, dicts) that all workers keep in step, as JSON."""
@@ -122,10 +122,11 @@ class ElasticJob:
         self._schedule = schedule
         self._state = state
         self._save = save
+        self._batch_size = batch_size
         self._handover = Handover()
         self._member = find_member(spec)
         self._reducer = Reducer(self._member.ring)
-        self._loop = Loop(state, self._handover, self._reducer)
+        self._loop = Loop(state, self._handover, self._reducer, self._member.orders.progress)
         self._ended = False
         self._gradients = ""
         """What the rehearsal averaged."""
@@ -146,8 +147,8 @@ class ElasticJob:
         self._start_engine()
         while True:
             match self._handover.to_loop.get():
-                case Offer() as offer:
-                    step = Step(self, offer)
+                case Offer(offered):
+                    step = Step(self, offered)
                     yield step
                     if not step._closed:
                         raise UsageError("write `with step:` around the body of the loop.")
@@ -182,7 +183,7 @@ class ElasticJob:
 
     def _applied(self, step: Step) -> None:
         if not step.rehearsal:
-            self._handover.say(Applied())
+            self._handover.say(StepApplied())
 
     # ---------------------------------------------------------------------------------- life cycle
 
@@ -190,10 +191,10 @@ class ElasticJob:
         member = self._member
         member.meet_nobody()
         before = self._state.state()
-        batch = max(1, self._spec.global_batch_size // max(1, self._spec.num_workers))
+        batch = max(1, (self._batch_size or self._spec.global_batch_size) // max(1, self._spec.num_workers))
         first = self._schedule.order.indices(Span(0, 0, min(batch, self._schedule.order.records)))
-        offer = Offer(MicroBatch(np.array(first), None, len(first)), 0, 0, 1)
-        yield Step(self, offer, rehearsal=True)
+        part = MicroBatch(np.array(first), None, len(first))
+        yield Step(self, StepInput(0, [part], 0, len(first)), rehearsal=True)
         self._state.restore(before)
         self._loop.stop_wanted = False
         member.ring.leave()
@@ -201,55 +202,18 @@ class ElasticJob:
     def _start_engine(self) -> None:
         spec, member = self._spec, self._member
         same = f"{self._schedule.order}, {self._state.signature()}"
-        fingerprint = hashlib.sha256(same.encode()).hexdigest()[:16]
-        engine = Engine(
-            settings=Settings(
-                minibatch=spec.minibatch_size,
-                num_workers=spec.global_batch_size // spec.minibatch_size,
-                per_worker_batch=spec.elastic_batch is ElasticBatch.WORKER,
-                log_loss_steps=spec.log_loss_steps,
-                audit_dir=spec.audit_dir,
-                on_nan=spec.on_nan,
-                job_name=spec.job_name,
-            ),
-            control=member.orders,
-            ring=member.ring,
+        program = Program(
             trainer=self._loop,
             schedule=self._schedule,
-            diary=Diary(
-                spec.audit_dir, member.orders.seat.worker_id, member.orders.seat.uid, member.orders.send
-            ),
-            open_pipeline=lambda **where: Indices(self._schedule, **where),
+            open_feed=functools.partial(Indices, self._schedule),
             export=self._loop.export,
-            checkpoints=self._checkpoints(fingerprint),
+            fingerprint=hashlib.sha256(same.encode()).hexdigest()[:16],
+            batch_size=self._batch_size,
+            model={**of_script(), "gradients": self._gradients},
         )
-        self._loop.engine = engine
-        member.ready(
-            protocol.Ready(
-                step=0,
-                has_state=False,
-                fingerprint=fingerprint,
-                total_steps=self._schedule.steps(spec.global_batch_size),
-                global_batch=spec.global_batch_size,
-                model={**of_script(), "gradients": self._gradients},
-                length=engine.settings.length(self._schedule),
-            )
-        )
+        engine = assemble(spec, program, member.orders, member.ring)
+        member.ready(ready_message(spec, program, engine))
         threading.Thread(target=self._run, args=(engine,), name="engine", daemon=True).start()
-
-    def _checkpoints(self, fingerprint: str) -> Checkpoints | None:
-        spec = self._spec
-        if not spec.checkpoints:
-            return None
-        course = Course(spec.job_name, spec.seed, spec.shuffle, self._schedule.order.records, fingerprint)
-        return Checkpoints(
-            spec.checkpoints,
-            self._loop,
-            course,
-            every=spec.checkpoint_steps,
-            keep=spec.keep_checkpoint_max,
-            send=self._member.orders.send,
-        )
 
     def _run(self, engine: Engine) -> None:
         try:
@@ -325,15 +289,12 @@ def join(
     save: called on one worker when the training is over; what it returns is the path of the result.
     """
     spec = _job_flags()
-    if batch_size is not None:
-        # The engine counts in minibatches; one of the whole size leaves the splitting to the ring.
-        spec = dataclasses.replace(spec, minibatch_size=batch_size, num_workers=1, min_workers=1)
     if epochs is not None:
         spec = dataclasses.replace(spec, num_epochs=epochs)
     order = Order(records, seed=spec.seed, shuffle=spec.shuffle)
     schedule = Schedule(order, epochs=spec.num_epochs, max_step=spec.max_step)
     plain = dict(values or {})
-    return ElasticJob(spec, schedule, State(state, plain), plain, save)
+    return ElasticJob(spec, schedule, SharedState(state, plain), plain, save, batch_size)
 
 
 def _job_flags() -> JobSpec:

@@ -16,7 +16,7 @@ from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.worker.control import Control
-from edl_allreduce.worker.loop.engine import Orders
+from edl_allreduce.worker.loop.orders import Orders
 from edl_allreduce.worker.ring.base import Ring
 from edl_allreduce.worker.ring.horovod import HorovodRing
 from edl_allreduce.worker.ring.solo import SoloRing

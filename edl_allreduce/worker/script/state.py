@@ -18,7 +18,7 @@ Value = bool | int | float | str | list[Any] | dict[str, Any] | None
 """What JSON can say."""
 
 
-class State:
+class SharedState:
     """Everything that all workers keep in step, as a flat list of arrays."""
 
     def __init__(self, state: Mapping[str, Any] | Sequence[Any], values: dict[str, Value]) -> None:

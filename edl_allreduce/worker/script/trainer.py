@@ -13,14 +13,22 @@ import tensorflow as tf
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.schedule import Schedule, Span, share
 from edl_allreduce.errors import RingBroken
-from edl_allreduce.worker.keras.export import Written
-from edl_allreduce.worker.keras.pipeline import MicroBatch, StepData
-from edl_allreduce.worker.keras.trainer import LOSS, WEIGHT, Contribution, StepResult, step_result
-from edl_allreduce.worker.loop.engine import Engine
+from edl_allreduce.worker.loop.orders import Progress
+from edl_allreduce.worker.loop.steps import (
+    LOSS,
+    WEIGHT,
+    Contribution,
+    MicroBatch,
+    StepData,
+    StepInput,
+    StepResult,
+    Written,
+    step_result,
+)
 from edl_allreduce.worker.ring.base import Ring
 from edl_allreduce.worker.ring.errors import BROKEN, broken
-from edl_allreduce.worker.script.state import State
-from edl_allreduce.worker.script.turns import Again, Applied, Brought, Handover, Mean, Offer, Save, Saved
+from edl_allreduce.worker.script.state import SharedState
+from edl_allreduce.worker.script.turns import Again, Brought, Handover, Mean, Offer, Save, Saved, StepApplied
 
 GIVEN = LOSS + 1
 """One slot more in the control vector: records whose loss is known."""
@@ -53,28 +61,30 @@ class Indices:
 class Loop:
     """The user's loop as the engine's trainer."""
 
-    def __init__(self, state: State, handover: Handover, reducer: Reducer) -> None:
+    def __init__(self, state: SharedState, handover: Handover, reducer: Reducer, progress: Progress) -> None:
         self._kept = state
         self._handover = handover
         self._reducer = reducer
+        self._progress = progress
         self.stop_wanted = False
+        self._generation = 0
+        """Of the step at hand."""
         self._compared = 0
         """The generation whose ranks are known to bring the same shapes."""
-        self.engine: Engine
 
-    def compute(self, parts: Sequence[MicroBatch], step: int, offset: int, batch: int) -> Contribution:
-        ring = self.engine.ring
-        self._handover.to_loop.put(Offer(parts[0], step, ring.rank, ring.size))
+    def compute(self, step: StepInput) -> Contribution:
+        self._generation = step.generation
+        self._handover.to_loop.put(Offer(step))
         brought = self._handover.hear()
         assert isinstance(brought, Brought)
-        return Contribution(brought.tensors, brought.loss, parts[0].records, batch)
+        return Contribution(brought.tensors, brought.loss, step.parts[0].records, step.batch)
 
     def commit(self, own: Contribution, *, switch: bool, stop: bool, drain: bool) -> StepResult:
         stop = stop or self.stop_wanted
         try:
-            if self._compared != self.engine.generation:
+            if self._compared != self._generation:
                 self._reducer.compare(own.tensors)
-                self._compared = self.engine.generation
+                self._compared = self._generation
             mean, result = self._reducer(own, switch=switch, stop=stop, drain=drain)
         except BROKEN as error:
             self._handover.to_loop.put(Again())
@@ -82,10 +92,10 @@ class Loop:
         except RingBroken:
             self._handover.to_loop.put(Again())
             raise
-        self.engine.control.progress.activity = Activity.COMPUTING  # applying is user code again
+        self._progress.activity = Activity.COMPUTING  # applying is user code again
         self._handover.to_loop.put(Mean(mean, result.loss))
         applied = self._handover.hear()
-        assert isinstance(applied, Applied)
+        assert isinstance(applied, StepApplied)
         return result
 
     def names(self) -> tuple[list[str], list[str]]:

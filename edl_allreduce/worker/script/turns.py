@@ -6,19 +6,16 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from edl_allreduce.worker.keras.pipeline import MicroBatch
-from edl_allreduce.worker.loop.engine import Ending
+from edl_allreduce.worker.loop.orders import Ending
+from edl_allreduce.worker.loop.steps import StepInput
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Engine to loop: train this step."""
+    """Engine to loop: train this step. It has one part, whose features are the indices and whose records are
+    how many of them count."""
 
-    part: MicroBatch
-    """Its features are the indices; its records are how many of them count."""
-    number: int
-    rank: int
-    size: int
+    step: StepInput
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Again:
 
 
 @dataclass(frozen=True)
-class Applied:
+class StepApplied:
     """Loop to engine: the step is part of this worker's state."""
 
 
@@ -85,12 +82,12 @@ class Handover:
 
     def __init__(self) -> None:
         self.to_loop: SimpleQueue[Offer | Mean | Again | Save | Over] = SimpleQueue()
-        self._to_engine: SimpleQueue[Brought | Applied | Saved | Gone] = SimpleQueue()
+        self._to_engine: SimpleQueue[Brought | StepApplied | Saved | Gone] = SimpleQueue()
 
-    def say(self, word: Brought | Applied | Saved | Gone) -> None:
+    def say(self, word: Brought | StepApplied | Saved | Gone) -> None:
         self._to_engine.put(word)
 
-    def hear(self) -> Brought | Applied | Saved:
+    def hear(self) -> Brought | StepApplied | Saved:
         word = self._to_engine.get()
         if isinstance(word, Gone):
             raise LoopGone

@@ -95,13 +95,14 @@ def fixed_ring(launcher: Launcher) -> FixedRing:
 
 
 def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
-    from edl_allreduce.worker.start.local import assemble
     from edl_allreduce.worker.start.preflight import check_places
 
     check_places(spec)
     import_tensorflow()
+    from edl_allreduce.worker.start.session import prepare_unled
+
     ring = fixed_ring(launcher)
-    engine = assemble(spec, control, ring, passes=True)
+    engine = prepare_unled(spec, control, ring, passes=spec.output)
     engine.run()
     ring.close()
-    return engine.step
+    return engine.state.step

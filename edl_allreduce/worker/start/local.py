@@ -5,11 +5,8 @@ The same engine, trainer, data order, audit and result as in a ring; only the su
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from edl_allreduce import logs
 from edl_allreduce.core import stories
@@ -19,10 +16,6 @@ from edl_allreduce.spec import JobSpec, JobType
 from edl_allreduce.worker.start import signals
 from edl_allreduce.worker.start.tensorflow_import import import_tensorflow
 from edl_allreduce.worker.unled import Unled
-
-if TYPE_CHECKING:
-    from edl_allreduce.worker.loop.engine import Engine
-    from edl_allreduce.worker.ring.base import Ring
 
 
 def run_single(spec: JobSpec) -> int:
@@ -60,40 +53,8 @@ def _run(spec: JobSpec) -> int:
     # TensorFlow comes after the signals are blocked, so that its threads do not get them.
     import_tensorflow()
     from edl_allreduce.worker.ring.solo import SoloRing
+    from edl_allreduce.worker.start.session import prepare_unled
 
-    engine = assemble(spec, control, SoloRing())
+    engine = prepare_unled(spec, control, SoloRing())
     engine.run()
-    return control.verdict(engine.step)
-
-
-def assemble(spec: JobSpec, control: Unled, ring: Ring, *, passes: bool = False) -> Engine:
-    """A worker that is ready to train where no master leads; `passes`: keep the model of each epoch."""
-    from edl_allreduce.worker.keras.export import write_pass
-    from edl_allreduce.worker.keras.summaries import Summaries
-    from edl_allreduce.worker.loop.diary import Diary
-    from edl_allreduce.worker.loop.engine import Engine
-    from edl_allreduce.worker.start import session
-
-    session.set_threads(spec)
-    source, schedule = session.open_training_data(spec)
-    session.tell_damage(source, control.send)
-    trainer, parser = session.build_trainer(spec, ring, source, schedule, control.send)
-    session.tell_notices(trainer, control)
-    save_pass = functools.partial(write_pass, trainer.model, spec.output)
-    return Engine(
-        settings=dataclasses.replace(
-            session.settings_of(spec, source), shares_bad=spec.max_bad_records > 0 and ring.size > 1
-        ),
-        control=control,
-        ring=ring,
-        trainer=trainer,
-        schedule=schedule,
-        diary=Diary(spec.audit_dir, control.seat.worker_id, control.seat.uid, control.send),
-        open_pipeline=session.pipeline_factory(spec, source, schedule, parser),
-        export=functools.partial(session.export, spec, trainer),
-        checkpoints=session.open_checkpoints(spec, trainer, source, control),
-        evaluator=session.open_evaluator(spec, trainer, control),
-        callbacks=session.callbacks_of(spec),
-        save_pass=save_pass if passes and spec.output else None,
-        summaries=Summaries(spec.tensorboard_log_dir, control.send),
-    )
+    return control.verdict(engine.state.step)

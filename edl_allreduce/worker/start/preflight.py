@@ -16,7 +16,8 @@ from edl_allreduce.errors import DataError, ModelError, UsageError
 from edl_allreduce.spec import JobSpec, JobType, Strategy, job_directory
 from edl_allreduce.spec.params import split_model_def
 from edl_allreduce.spec.words import did_you_mean
-from edl_allreduce.worker.checkpoint.files import CONTENTS, nothing_to_begin_with, versions
+from edl_allreduce.worker.checkpoint.fit import nothing_to_begin_with
+from edl_allreduce.worker.checkpoint.format import CONTENTS, versions
 from edl_allreduce.worker.disk import try_directory, try_file
 from edl_allreduce.worker.keras.predictions import refuse_others
 from edl_allreduce.worker.keras.zoo import CONTRACT, check_file

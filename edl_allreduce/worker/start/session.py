@@ -19,22 +19,25 @@ from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Plan
 from edl_allreduce.core.schedule import Order, Schedule
-from edl_allreduce.data import Records, RecordSource, open_source, read_good
-from edl_allreduce.errors import BadRecord, DataError, EdlError, ModelError
-from edl_allreduce.spec import ElasticBatch, JobSpec, MixedPrecision, job_directory
-from edl_allreduce.worker.checkpoint.files import Checkpoints, Course, load_for_init
+from edl_allreduce.data import RecordSource, open_source
+from edl_allreduce.errors import DataError, EdlError, ModelError
+from edl_allreduce.spec import JobSpec, MixedPrecision, job_directory
+from edl_allreduce.worker.checkpoint.fit import load_for_init
 from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.keras import fingerprint
 from edl_allreduce.worker.keras.callbacks import Callbacks
 from edl_allreduce.worker.keras.evaluation import Evaluator
-from edl_allreduce.worker.keras.export import Written, write_model, write_pass
-from edl_allreduce.worker.keras.pipeline import MicroBatch, Parser, Pipeline, check_data, read_all
+from edl_allreduce.worker.keras.export import write_model, write_pass
+from edl_allreduce.worker.keras.pipeline import Parser, Pipeline, check_data
 from edl_allreduce.worker.keras.reader import open_custom
 from edl_allreduce.worker.keras.summaries import Summaries
 from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition, load_definition
-from edl_allreduce.worker.loop.diary import Diary
-from edl_allreduce.worker.loop.engine import Ending, Engine, Orders, Settings
+from edl_allreduce.worker.loop.assemble import Program, assemble, ready_message
+from edl_allreduce.worker.loop.engine import Engine
+from edl_allreduce.worker.loop.orders import Ending, Orders
+from edl_allreduce.worker.loop.steps import MicroBatch, Written
+from edl_allreduce.worker.records import GoodRecords, read_records
 from edl_allreduce.worker.ring.base import Ring
 from edl_allreduce.worker.ring.horovod import HorovodRing
 
@@ -47,73 +50,57 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     """Import, build, trace and warm up in a world of one; then say that this worker is ready."""
     began = clock.now()
     set_threads(spec)
-    source, schedule = open_training_data(spec)
-    tell_damage(source, control.send)
     ring = HorovodRing(control.store.port, interface, Deadlines(spec.failure_detection_seconds).collective)
     ring.join(Plan(0, (control.seat,)), control.seat.uid)
-    trainer, parser = build_trainer(spec, ring, source, schedule, control.send)
-    # Before a checkpoint changes what the model file says, such as the rate of learning.
-    model = fingerprint.of_model(spec, definition_of(spec).path, trainer.model, trainer.optimizer)
+    program = open_program(spec, ring, control, passes=os.environ.get(PASSES_DIR, ""))
     # What a re-form calls, called once: the others will not wait until it is loaded.
     ring.gather([0])
-    trainer.restore(ring.share_state(trainer.state(), root=0, takers=[0]))
+    program.trainer.restore(ring.share_state(program.trainer.state(), root=0, takers=[0]))
     ring.leave()
-    tell_notices(trainer, control)
-    engine = Engine(
-        settings=settings_of(spec, source),
-        control=control,
-        ring=ring,
-        trainer=trainer,
-        schedule=schedule,
-        diary=Diary(spec.audit_dir, control.seat.worker_id, control.seat.uid, control.send),
-        open_pipeline=pipeline_factory(spec, source, schedule, parser),
-        export=functools.partial(export, spec, trainer),
-        checkpoints=open_checkpoints(spec, trainer, source, control),
-        evaluator=open_evaluator(spec, trainer, control),
-        callbacks=callbacks_of(spec),
-        save_pass=pass_writer(trainer),
-        summaries=Summaries(spec.tensorboard_log_dir, control.send),
-    )
+    engine = assemble(spec, program, control, ring)
     engine.begin_from_checkpoint()
     control.watch(ring)
-    log.info("ready after %.1f s: %d records, step traced", clock.now() - began, len(source))
-    control.ready(
-        protocol.Ready(
-            step=0,
-            has_state=False,
-            fingerprint=f"{source.fingerprint}-{spec.seed}-{spec.shuffle:d}",
-            total_steps=schedule.steps(spec.global_batch_size),
-            global_batch=spec.global_batch_size,
-            model=model,
-            length=engine.settings.length(schedule),
-        )
-    )
+    records = program.schedule.order.records
+    log.info("ready after %.1f s: %d records, step traced", clock.now() - began, records)
+    control.ready(ready_message(spec, program, engine))
     return engine
 
 
-def tell_notices(trainer: Trainer, orders: Orders) -> None:
-    """What people should know about how their model is trained."""
-    for text in trainer.notices:
+def prepare_unled(spec: JobSpec, orders: Orders, ring: Ring, *, passes: str = "") -> Engine:
+    """The same where no master leads: the ring is there already, and nobody asks who is ready."""
+    set_threads(spec)
+    program = open_program(spec, ring, orders, passes=passes)
+    shares_bad = spec.max_bad_records > 0 and ring.size > 1
+    return assemble(spec, program, orders, ring, shares_bad=shares_bad)
+
+
+def open_program(spec: JobSpec, ring: Ring, orders: Orders, *, passes: str = "") -> Program:
+    """A model file and its data, traced and ready to train; `passes`: where the model of each epoch goes."""
+    source, schedule = open_training_data(spec)
+    tell_damage(source, orders.send)
+    trainer, parser = build_trainer(spec, ring, source, schedule, orders.send)
+    for text in trainer.notices:  # what people should know about how their model is trained
         orders.send(protocol.Note(protocol.NOTICE, text, once=True))
-
-
-def pass_writer(trainer: Trainer) -> functools.partial[None] | None:
-    """A plain Job keeps the model of each epoch (`kubernetes_job`)."""
-    directory = os.environ.get(PASSES_DIR, "")
-    return functools.partial(write_pass, trainer.model, directory) if directory else None
-
-
-def settings_of(spec: JobSpec, source: RecordSource) -> Settings:
-    return Settings(
-        minibatch=spec.minibatch_size,
-        num_workers=spec.global_batch_size // spec.minibatch_size,
-        per_worker_batch=spec.elastic_batch is ElasticBatch.WORKER,
-        log_loss_steps=spec.log_loss_steps,
-        audit_dir=spec.audit_dir,
-        job_name=spec.job_name,
+    return Program(
+        trainer=trainer,
+        schedule=schedule,
+        open_feed=functools.partial(
+            Pipeline,
+            source,
+            schedule,
+            parser,
+            minibatch=spec.minibatch_size,
+            bad_records_allowed=spec.max_bad_records,
+        ),
+        export=functools.partial(export, spec, trainer),
+        fingerprint=source.fingerprint,
+        # Before a checkpoint changes what the model file says, such as the rate of learning.
+        model=fingerprint.of_model(spec, definition_of(spec).path, trainer.model, trainer.optimizer),
         lost_records=getattr(source, "lost_records", 0),
-        evaluation_steps=spec.evaluation_steps,
-        on_nan=spec.on_nan,
+        evaluator=open_evaluator(spec, trainer, orders),
+        callbacks=callbacks_of(spec),
+        curves=Summaries(spec.tensorboard_log_dir, orders.send),
+        save_pass=functools.partial(write_pass, trainer.model, passes) if passes else None,
     )
 
 
@@ -154,16 +141,12 @@ def open_data(spec: JobSpec, path: str) -> RecordSource:
     return open_source(path, params=params, allow_truncated=spec.max_bad_records > 0)
 
 
-def read_first(
-    spec: JobSpec, source: RecordSource, indices: Sequence[int]
-) -> tuple[Records, tuple[BadRecord, ...]]:
-    """Some records to build the model with, and those that are bad."""
-    if not spec.max_bad_records:
-        return read_all(source, indices), ()
-    records, bad = read_good(source, indices)
-    if len(bad) == len(indices):
-        raise DataError(f"none of the first {len(indices)} records can be read: {bad[0]}")
-    return records, bad
+def read_first(spec: JobSpec, source: RecordSource, indices: Sequence[int]) -> GoodRecords:
+    """Some records to build the model with."""
+    read = read_records(source, indices, bad_allowed=spec.max_bad_records)
+    if read.problems and not read.count:
+        raise DataError(f"none of the first {len(indices)} records can be read: {read.problems[0]}")
+    return read
 
 
 def tell_damage(source: RecordSource, send: Callable[[protocol.FromWorker], None]) -> None:
@@ -207,17 +190,15 @@ def build_trainer(
     parser = Parser(definition.feed, Mode.TRAINING, source.metadata)
     trainer = Trainer(definition, ring, spec.seed, on_nan=spec.on_nan)
     first = schedule.order.indices(schedule.span(0, min(spec.minibatch_size, len(source))))
-    records, bad = read_first(spec, source, first)
-    count = len(first) - len(bad)
+    read = read_first(spec, source, first)
     try:
-        features, labels = parser(records, count)
-        trainer.build(MicroBatch(features, labels, count))
+        trainer.build(MicroBatch(*parser(read.records, read.count), read.count))
     except (EdlError, OSError):
         raise
     except Exception as error:
         # Every worker does the same with the same records: none would fare better.
         raise ModelError(
-            f"{definition.path}: the step could not be traced on the first {count} records.\n"
+            f"{definition.path}: the step could not be traced on the first {read.count} records.\n"
             f"{traceback.format_exc()}"
         ) from error
     params = {"batch_size": spec.minibatch_size, "epochs": spec.num_epochs, "saved_model_path": spec.output}
@@ -231,36 +212,6 @@ def build_trainer(
         trainer.restore_model(start.model_arrays)
         log.info("begins with the model of %s", start.path)
     return trainer, parser
-
-
-def open_checkpoints(
-    spec: JobSpec, trainer: Trainer, source: RecordSource, orders: Orders
-) -> Checkpoints | None:
-    """With --checkpoint_dir alone a checkpoint is written when the job stops or ends."""
-    if not spec.checkpoints:
-        return None
-    course = Course(spec.job_name, spec.seed, spec.shuffle, len(source), source.fingerprint)
-    return Checkpoints(
-        spec.checkpoints,
-        trainer,
-        course,
-        every=spec.checkpoint_steps,
-        keep=spec.keep_checkpoint_max,
-        send=orders.send,
-    )
-
-
-def pipeline_factory(
-    spec: JobSpec, source: RecordSource, schedule: Schedule, parser: Parser
-) -> functools.partial[Pipeline]:
-    return functools.partial(
-        Pipeline,
-        source,
-        schedule,
-        parser,
-        minibatch=spec.minibatch_size,
-        bad_records_allowed=spec.max_bad_records,
-    )
 
 
 SPARE = (Path("/var/tmp"), Path("/tmp"))

@@ -18,17 +18,19 @@ from edl_allreduce.core import protocol
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.core.status import metrics_line
-from edl_allreduce.data import RecordSource, read_good
+from edl_allreduce.data import RecordSource
 from edl_allreduce.errors import ModelError, UsageError
 from edl_allreduce.spec import JobSpec, JobType
-from edl_allreduce.worker.checkpoint.files import Array, load_for_init
-from edl_allreduce.worker.control import Control, Leave, MasterGone
+from edl_allreduce.worker.checkpoint.fit import load_for_init
+from edl_allreduce.worker.checkpoint.format import Array
+from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.keras import fingerprint
 from edl_allreduce.worker.keras.evaluation import Evaluator
-from edl_allreduce.worker.keras.pipeline import Parser, bad_records, read_all
+from edl_allreduce.worker.keras.pipeline import Parser
 from edl_allreduce.worker.keras.predictions import PredictionFiles
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
-from edl_allreduce.worker.loop.engine import Ending
+from edl_allreduce.worker.loop.orders import Ending, Leave, MasterGone
+from edl_allreduce.worker.records import read_records, tell_left_out
 from edl_allreduce.worker.start import session
 from edl_allreduce.worker.unled import Unled
 
@@ -174,8 +176,8 @@ def _open(
     session.tell_damage(source, send)
     parser = Parser(definition.feed, mode, source.metadata)
     count = min(spec.minibatch_size, len(source))
-    first, bad = session.read_first(spec, source, range(count))
-    features, _ = parser(first, count - len(bad))
+    first = session.read_first(spec, source, range(count))
+    features, _ = parser(first.records, first.count)
     model = TrainedModel(definition, features, spec.checkpoint_dir_for_init, send)
     work: Work
     if predicts:
@@ -269,18 +271,12 @@ class _Predicting:
         return []
 
     def _predict(self, indices: range) -> tuple[Any, list[int]]:
-        if not self._bad_allowed:
-            features, _ = self._parser(read_all(self._source, indices), len(indices))
-            return self._model.predict_on_batch(features), []
-        records, bad = read_good(self._source, indices)
-        for error in bad:
-            log.warning("left out of the predictions: %s", error)
-        if bad:
-            self._send(bad_records("prediction data", bad))
-        missing = sorted(error.index for error in bad)
-        if len(missing) == len(indices):
+        read = read_records(self._source, indices, bad_allowed=self._bad_allowed)
+        tell_left_out(read, of="predictions", data="prediction data", send=self._send)
+        missing = list(read.left_out)
+        if not read.count:
             return None, missing
-        features, _ = self._parser(records, len(indices) - len(missing))
+        features, _ = self._parser(read.records, read.count)
         return self._model.predict_on_batch(features), missing
 
     def conclude(self, order: protocol.Conclude) -> tuple[dict[str, float], str]:

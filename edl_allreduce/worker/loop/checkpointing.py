@@ -1,0 +1,31 @@
+"""When the state is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edl_allreduce.worker.checkpoint.writer import Checkpoints
+from edl_allreduce.worker.loop.state import TrainingState
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Without a directory nothing is kept."""
+
+    checkpoints: Checkpoints | None
+
+    def after_step(self, state: TrainingState, *, everybody_begins_to_leave: bool) -> None:
+        """Copy the state if it is due; it is written while training goes on."""
+        if self.checkpoints is not None and (self.checkpoints.due(state.step) or everybody_begins_to_leave):
+            self.checkpoints.save(state.step, state.position, state.journal)
+
+    def keep_now(self, state: TrainingState) -> None:
+        """Write a checkpoint and wait until it is on disk."""
+        if self.checkpoints is not None:
+            self.checkpoints.save(state.step, state.position, state.journal)
+            self.checkpoints.flush()
+
+    def flush(self) -> None:
+        """Wait until nothing is half-written."""
+        if self.checkpoints is not None:
+            self.checkpoints.flush()
