@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from edl_allreduce.core.protocol import Plan
-from edl_allreduce.core.schedule import Schedule
+from edl_allreduce.core.schedule import Schedule, Span, share
 from edl_allreduce.worker.loop.orders import StartPoint
 from edl_allreduce.worker.loop.settings import BatchSize
-from edl_allreduce.worker.loop.steps import Feeds, OpensFeed
+from edl_allreduce.worker.loop.steps import Feeds, MicroBatch, OpensFeed, StepData
 
 
 @dataclass(frozen=True)
@@ -62,3 +64,27 @@ def boundary_at(schedule: Schedule, start: StartPoint, batch: int, boundary: int
     if step == start[0] or schedule.finished(step, position):
         return None
     return step, position
+
+
+class IndexFeed:
+    """The steps of one rank in one generation; nothing is read here, whoever trains reads by index."""
+
+    def __init__(
+        self, schedule: Schedule, *, rank: int, size: int, step: int, position: int, global_batch: int
+    ) -> None:
+        self._schedule = schedule
+        self._rank, self._size = rank, size
+        self._position = position
+        self._batch = global_batch
+
+    def take(self) -> StepData:
+        span = self._schedule.span(self._position, self._batch)
+        own = self._schedule.order.indices(share(span, self._rank, self._size))
+        # More workers than records in the last batch of an epoch: somebody has none and lends a hand to one
+        # that does not count, so that user code never meets an empty batch.
+        fed = own or self._schedule.order.indices(Span(span.epoch, span.start, span.start + 1))
+        self._position += len(span)
+        return StepData(span, [MicroBatch(np.array(fed), None, len(own))], own, [])
+
+    def close(self) -> None:
+        """Nothing was opened."""

@@ -25,11 +25,12 @@ from edl_allreduce.spec import JobSpec, parse_job
 from edl_allreduce.worker.keras.fingerprint import of_script
 from edl_allreduce.worker.loop.assemble import Program, assemble, ready_message
 from edl_allreduce.worker.loop.engine import Engine
+from edl_allreduce.worker.loop.feeding import IndexFeed
 from edl_allreduce.worker.loop.orders import Ending
 from edl_allreduce.worker.loop.steps import Contribution, MicroBatch, StepInput
 from edl_allreduce.worker.script.member import find_member
 from edl_allreduce.worker.script.state import SharedState, Value
-from edl_allreduce.worker.script.trainer import Indices, Loop, Reducer
+from edl_allreduce.worker.script.trainer import Loop, Reducer
 from edl_allreduce.worker.script.turns import (
     Brought,
     Gone,
@@ -205,7 +206,7 @@ class ElasticJob:
         program = Program(
             trainer=self._loop,
             schedule=self._schedule,
-            open_feed=functools.partial(Indices, self._schedule),
+            open_feed=functools.partial(IndexFeed, self._schedule),
             export=self._loop.export,
             fingerprint=hashlib.sha256(same.encode()).hexdigest()[:16],
             batch_size=self._batch_size,

@@ -11,15 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.schedule import Schedule, Span, share
 from edl_allreduce.errors import RingBroken
 from edl_allreduce.worker.loop.orders import Progress
 from edl_allreduce.worker.loop.steps import (
     LOSS,
     WEIGHT,
     Contribution,
-    MicroBatch,
-    StepData,
     StepInput,
     StepResult,
     Written,
@@ -32,30 +29,6 @@ from edl_allreduce.worker.script.turns import Again, Brought, Handover, Mean, Of
 
 GIVEN = LOSS + 1
 """One slot more in the control vector: records whose loss is known."""
-
-
-class Indices:
-    """The steps of one rank in one generation; nothing is read, the loop reads by index."""
-
-    def __init__(
-        self, schedule: Schedule, *, rank: int, size: int, step: int, position: int, global_batch: int
-    ) -> None:
-        self._schedule = schedule
-        self._rank, self._size = rank, size
-        self._position = position
-        self._batch = global_batch
-
-    def take(self) -> StepData:
-        span = self._schedule.span(self._position, self._batch)
-        own = self._schedule.order.indices(share(span, self._rank, self._size))
-        # More workers than records in the last batch of an epoch: somebody has none and lends a hand to one
-        # that does not count, so that user code never meets an empty batch.
-        fed = own or self._schedule.order.indices(Span(span.epoch, span.start, span.start + 1))
-        self._position += len(span)
-        return StepData(span, [MicroBatch(np.array(fed), None, len(own))], own, [])
-
-    def close(self) -> None:
-        """Nothing was opened."""
 
 
 class Loop:
