@@ -33,7 +33,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Task:
+class ReaderTask:
     """What `read_records` gets."""
 
     shard: Shard
@@ -102,7 +102,7 @@ class CustomSource:
             start = shard.start + block * BLOCK_RECORDS
             end = min(start + BLOCK_RECORDS, shard.end)
             found = list(
-                self._reader.read_records(Task(Shard(shard.name, start, end, list(range(start, end)))))
+                self._reader.read_records(ReaderTask(Shard(shard.name, start, end, list(range(start, end)))))
             )
             if len(found) != end - start:
                 raise DataError(

@@ -49,7 +49,7 @@ Pod = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Settings:
+class ManifestSettings:
     """What the Job's manifest says."""
 
     job_name: str
@@ -64,14 +64,14 @@ class Settings:
         return self.directory / "output"
 
 
-def settings_of(environ: Mapping[str, str]) -> Settings:
+def settings_of(environ: Mapping[str, str]) -> ManifestSettings:
     """From the guide's variables."""
     missing = [v for v in ("JOB_NAME", "JOB_PATH", "CONF_PADDLE_GRADIENT_NUM") if not environ.get(v)]
     if missing:
         raise UsageError(f"{', '.join(missing)} must be set in the Job's manifest; see manifests/static/")
     directory = Path(environ["JOB_PATH"]) / environ["JOB_NAME"]
     config = environ.get("TRAIN_CONFIG_DIR", "")
-    return Settings(
+    return ManifestSettings(
         job_name=environ["JOB_NAME"],
         namespace=environ.get("JOB_NAMESPACE", "default"),
         directory=directory,
@@ -82,7 +82,7 @@ def settings_of(environ: Mapping[str, str]) -> Settings:
 
 
 @dataclass(frozen=True)
-class Place:
+class PodPlace:
     """Who this pod is among the others."""
 
     rank: int
@@ -95,7 +95,7 @@ class Place:
         return f"[{first}]:{port}" if ":" in first else f"{first}:{port}"
 
 
-def find_place(pods: Sequence[Pod], size: int, own_address: str) -> Place | None:
+def find_place(pods: Sequence[Pod], size: int, own_address: str) -> PodPlace | None:
     """None while not all pods run. Ranks follow the addresses sorted as text, as in the guide."""
     alive = [p for p in pods if p["status"].get("phase") == "Running" and p["status"].get("podIP")]
     addresses = tuple(sorted(pod["status"]["podIP"] for pod in alive))
@@ -105,7 +105,7 @@ def find_place(pods: Sequence[Pod], size: int, own_address: str) -> Place | None
     uid = next((labels[name] for name in UID_LABELS if name in labels), "")
     # Every pod of the Job can compute it, and nobody who may not read the Job's pods.
     token = hashlib.sha256(f"elasticdl {uid}".encode()).hexdigest()
-    return Place(addresses.index(own_address), addresses, token)
+    return PodPlace(addresses.index(own_address), addresses, token)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
 
 
-def wait_for_all(settings: Settings, own_address: str) -> Place:
+def wait_for_all(settings: ManifestSettings, own_address: str) -> PodPlace:
     """Until every pod of the Job runs."""
     api = Api.connect()
     path = names.path("pods", settings.namespace)
@@ -134,7 +134,7 @@ def wait_for_all(settings: Settings, own_address: str) -> Place:
     )
 
 
-def run(settings: Settings, place: Place, argv: Sequence[str]) -> int:
+def run(settings: ManifestSettings, place: PodPlace, argv: Sequence[str]) -> int:
     """Rank 0 serves and trains, the others train; what a worker prints is kept in its train.log, too."""
     log.info("rank %d of %d; ring: %s", place.rank, len(place.addresses), ", ".join(place.addresses))
     environment = {**os.environ, JOB_TOKEN: place.token, POD_IP: place.addresses[place.rank]}
@@ -167,7 +167,7 @@ def run(settings: Settings, place: Place, argv: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def job_flags(settings: Settings, argv: Sequence[str]) -> list[str]:
+def job_flags(settings: ManifestSettings, argv: Sequence[str]) -> list[str]:
     """The guide's layout as flags; what the manifest gives counts more."""
     given = {word.partition("=")[0] for word in argv}
     usual = {
@@ -179,17 +179,17 @@ def job_flags(settings: Settings, argv: Sequence[str]) -> list[str]:
     return [*(f"{k}={v}" for k, v in usual.items() if v and k not in given), *argv]
 
 
-def master_command(settings: Settings, flags: Sequence[str]) -> list[str]:
+def master_command(settings: ManifestSettings, flags: Sequence[str]) -> list[str]:
     own = [f"--port={settings.port}", "--bind=0.0.0.0", "--job_dir=/tmp/elasticdl-static"]
     return ["-m", "edl_allreduce.master.main", *flags, *_ring(settings), *own]
 
 
-def worker_command(settings: Settings, place: Place, flags: Sequence[str]) -> list[str]:
+def worker_command(settings: ManifestSettings, place: PodPlace, flags: Sequence[str]) -> list[str]:
     own = [f"--worker_id={place.rank}", f"--master_addr={place.master(settings.port)}"]
     return ["-m", "edl_allreduce.worker.main", *flags, *_ring(settings), *own]
 
 
-def _ring(settings: Settings) -> list[str]:
+def _ring(settings: ManifestSettings) -> list[str]:
     """Nobody starts workers here, and all must be there."""
     return ["--num_workers=0", f"--min_workers={settings.size}"]
 
