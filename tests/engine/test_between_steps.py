@@ -207,6 +207,25 @@ def test_a_worker_that_lost_its_ring_and_its_master_keeps_what_it_has(crew, tmp_
     assert [told.step for told in alone.said(protocol.Checkpointed)] == [4], "also with another rank than 0"
 
 
+def test_an_evicted_worker_keeps_what_it_has_and_the_job_goes_on_from_it(crew, tmp_path, complete):
+    """A master that heard nobody turned out the last who held the model."""
+    kept = {"checkpoint_dir": tmp_path / "kept", "audit_dir": tmp_path / "audit"}
+    for _ in range(2):
+        worker = crew.add(**kept)
+        end = protocol.Evicted("silent for too long")
+        worker.orders.left = lambda step, reason, orders=worker.orders, end=end: orders.end_with(end)
+    crew.workers[0].ring.breaks = [Break("sum", 4)]
+    crew.run(audited=False)
+    assert [worker.ending for worker in crew.workers] == [Ending.EVICTED] * 2
+    again = type(crew)(tmp_path)
+    for _ in range(2):
+        again.add(**kept)
+    again.run()
+    assert [joined.step for joined in again.said(protocol.Joined)] == [4, 4]
+    for worker in again.workers:
+        complete(worker)
+
+
 # -------------------------------------------------------------------------- losses that are not finite
 
 

@@ -120,6 +120,7 @@ class Engine:
                     return Ending.LEFT
                 case protocol.Evicted(reason):
                     log.warning("evicted: %s", reason)
+                    self._keep_what_may_be_the_last()
                     return Ending.EVICTED
                 case MasterGone(seconds):
                     log.error("no master for %.0f s: ending after %d steps", seconds, self.state.step)
@@ -128,8 +129,7 @@ class Engine:
     def _abandoned(self) -> Ending:
         """Nobody will ask for the result any more: what is finished is written all the same."""
         if not self._finished():
-            if self.state.is_agreed and (self.ring.rank == 0 or self._broken):
-                self._keeping.keep_now(self.state)
+            self._keep_what_may_be_the_last()
             return Ending.ABANDONED
         if self.ring.rank == 0:
             written = self.export()
@@ -137,6 +137,11 @@ class Engine:
                 log.error("%s", written.trouble)
             log.info("wrote %s", written.path or "no model")
         return Ending.RELEASED
+
+    def _keep_what_may_be_the_last(self) -> None:
+        """Whoever goes with the state of a ring that broke cannot know whether anybody else still has it."""
+        if self.state.is_agreed and (self.ring.rank == 0 or self._broken):
+            self._keeping.keep_now(self.state)
 
     def _export(self) -> None:
         faults.reach("export", rank=self.ring.rank)
