@@ -54,7 +54,7 @@ def _make(argv: Sequence[str]) -> int:
     )
     parser.add_argument("dataset", metavar="DATASET", help="which data set, see below")
     parser.add_argument(
-        "out_dir", metavar="OUT_DIR", type=Path, help="where the directory DATASET shall appear"
+        "out_dir", metavar="OUT_DIR", type=Path, help="where the directory DATASET will appear"
     )
     parser.add_argument(
         "--format", default=Format.RECORDIO, choices=list(Format), type=Format, help="default: recordio"

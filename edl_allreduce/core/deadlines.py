@@ -1,8 +1,10 @@
-"""Every wait's deadline, derived from one setting."""
+"""Every wait's deadline, derived from one setting; and the pauses between tries."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from math import ceil
 
 ALONE_FACTOR = 10
@@ -62,3 +64,13 @@ class Deadlines:
         """
         limit = max(6 * self.failure_detection, 20 * usual_step)
         return ALONE_FACTOR * limit if alone else limit
+
+
+def doubled(first: float, times: int, longest: float) -> float:
+    """The pause before the next try, after so many that failed: twice as long each time."""
+    return min(first * float(2 ** min(times, 16)), longest)  # bounded: a float overflows at 2**1024
+
+
+def growing(first: float, longest: float) -> Iterator[float]:
+    """The pauses between tries, one after the other, without end."""
+    return (doubled(first, times, longest) for times in count())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edl_allreduce.core.causes import FREE, SENTENCE, Cause
+from edl_allreduce.core.deadlines import doubled
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def decide(worker: Worker, around: Around) -> Decision:
     if cause in FREE:
         delay = FIRST_DELAY if cause is Cause.REJECTED else 0.0  # the node may refuse the next one as fast
         return Relaunch(delay, f"a worker {SENTENCE[cause]}")
-    delay = _doubled(FIRST_DELAY, around.failures)
+    delay = doubled(FIRST_DELAY, around.failures, LONGEST_DELAY)
     return Relaunch(
         delay, f"a worker {SENTENCE[cause]}; failure {around.failures + 1} of {around.budget} allowed"
     )
@@ -100,15 +101,13 @@ def _after_refusal(cause: Cause, around: Around) -> Decision:
     if around.running >= around.wanted:
         return _enough(around)
     others = f"{around.healthy} train on" if around.healthy else "nobody trains meanwhile"
-    return Relaunch(_doubled(FIRST_RETRY, around.refusals), f"a newcomer {SENTENCE[cause]}; {others}")
+    return Relaunch(
+        doubled(FIRST_RETRY, around.refusals, LONGEST_DELAY), f"a newcomer {SENTENCE[cause]}; {others}"
+    )
 
 
 def _enough(around: Around) -> Leave:
     return Leave(f"{around.running} workers are enough for {around.wanted} wanted")
-
-
-def _doubled(first: float, times: int) -> float:
-    return min(first * float(2 ** min(times, 16)), LONGEST_DELAY)  # bounded: a float overflows at 2**1024
 
 
 def is_refusal(worker: Worker, around: Around) -> bool:

@@ -19,6 +19,7 @@ from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.cluster.kubernetes.watching import Changed, Listed, Lister, Removed, Seen, Watcher
 from edl_allreduce.core import pod_causes
 from edl_allreduce.core.causes import Cause
+from edl_allreduce.core.deadlines import growing
 from edl_allreduce.core.pod_causes import Coming, Leaving, Over, Running
 from edl_allreduce.errors import ApiRefused, ClusterError
 from edl_allreduce.spec import JobSpec
@@ -145,7 +146,7 @@ class KubernetesCluster:
         }
         for kind, name in own.items():
             path = names.path(kind, self._spec.namespace, name)
-            delay = FIRST_DELAY
+            delays = growing(FIRST_DELAY, LONGEST_DELAY)
             while not self._closed:
                 try:
                     await self._call(partial(self._api.patch, path, change))
@@ -157,8 +158,7 @@ class KubernetesCluster:
                         self._news.put_nowait(Noted("notice", text))
                         break
                     log.debug("%s %s is not adopted yet: %s", kind, name, error)  # it may not be there yet
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, LONGEST_DELAY)
+                await asyncio.sleep(next(delays))
 
     async def close(self) -> None:
         """End what is left; pods that ended by themselves stay for their logs."""
@@ -179,7 +179,7 @@ class KubernetesCluster:
         self._on_launch(worker_id)
         self._slots[worker_id] = self._free_slot()
         manifest = self._manifest(worker_id)
-        delay = FIRST_DELAY
+        delays = growing(FIRST_DELAY, LONGEST_DELAY)
         while not self._closed and worker_id not in self._unwanted:
             try:
                 pod = await self._create(worker_id, manifest)
@@ -187,8 +187,7 @@ class KubernetesCluster:
                 if await self._is_hopeless(worker_id, error):
                     return
                 self._describe(worker_id, f"cannot be made: {error}")
-                await asyncio.sleep(max(delay, getattr(error, "retry_after", 0.0)))
-                delay = min(2 * delay, LONGEST_DELAY)
+                await asyncio.sleep(max(next(delays), getattr(error, "retry_after", 0.0)))
             else:
                 self._made(worker_id, pod)
                 return
@@ -270,15 +269,14 @@ class KubernetesCluster:
         if pod is None or worker_id in self._over:
             return
         path = names.path("pods", self._spec.namespace, pod["metadata"]["name"])
-        delay = FIRST_DELAY
+        delays = growing(FIRST_DELAY, LONGEST_DELAY)
         while worker_id not in self._over and not self._closed:
             try:
                 await self._call(partial(self._api.delete, path, grace, pod["metadata"]["uid"]))
                 return
             except ClusterError as error:
                 log.debug("pod %s is not deleted yet: %s", pod["metadata"]["name"], error)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, LONGEST_DELAY)
+                await asyncio.sleep(next(delays))
 
     async def _remove(self, pod: Object) -> None:
         """The last attempt: nobody is left to try again."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from edl_allreduce import clock
 from edl_allreduce.cluster.kubernetes.names import Object
+from edl_allreduce.core.deadlines import doubled
 from edl_allreduce.errors import ApiRefused, ClusterError, ClusterUnreachable
 
 log = logging.getLogger(__name__)
@@ -148,7 +149,7 @@ class Watcher:
         return str(found["metadata"]["resourceVersion"])
 
     def _pause(self, why: str, at_least: float = 0.0) -> None:
-        delay = min(FIRST_DELAY * 2 ** min(self._failures, 10), LONGEST_DELAY)
+        delay = doubled(FIRST_DELAY, self._failures, LONGEST_DELAY)
         self._failures += 1
         if self._failures in (3, 10) or self._failures % 50 == 0:
             log.warning("cannot watch the job's pods (%d times in a row): %s", self._failures, why)
