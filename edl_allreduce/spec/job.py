@@ -387,6 +387,13 @@ class JobSpec:
         help="Where the trained model is written, as a SavedModel and as model.keras; of `predict`, where "
         "the predictions go. Empty: not written.",
     )
+    passes_dir: str = flag(
+        "",
+        group=Group.OUTPUT,
+        metavar="DIR",
+        commands=PROCESSES,
+        help="Also write the model after each epoch, to pass-<epoch> in this directory. Empty: not written.",
+    )
     overwrite: bool = flag(
         False,
         group=Group.OUTPUT,

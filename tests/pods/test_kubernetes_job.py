@@ -79,5 +79,6 @@ def test_flags_are_passed_on_and_the_layout_of_the_guide_fills_the_rest():
     assert spec.training_data == "/home/jobpath/paddle-cluster-job/*/data/*"
     assert (spec.num_epochs, spec.output, spec.worker_id) == (10, "/elsewhere", 1)
     assert spec.master_addr == "10.0.0.1:7164"
+    assert spec.passes_dir == "/home/jobpath/paddle-cluster-job/output", "the models of all epochs"
     master = parse_job("master", kubernetes_job.master_command(settings, flags)[2:]).spec
     assert (master.num_workers, master.min_workers, master.port) == (0, 3, 7164)

@@ -32,7 +32,7 @@ from typing import Any
 from edl_allreduce import clock, logs
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
-from edl_allreduce.contract import JOB_TOKEN, PASSES_DIR, POD_IP
+from edl_allreduce.contract import JOB_TOKEN, POD_IP
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.worker.start import signals
 
@@ -141,7 +141,6 @@ def run(settings: ManifestSettings, place: PodPlace, argv: Sequence[str]) -> int
     flags = job_flags(settings, argv)
     server = None
     if place.rank == 0:
-        environment[PASSES_DIR] = str(settings.output)
         command = master_command(settings, flags)
         server = subprocess.Popen([sys.executable, *command], env=environment, stdin=subprocess.DEVNULL)
     own_logs = settings.output / f"node_{place.rank}"
@@ -186,6 +185,8 @@ def master_command(settings: ManifestSettings, flags: Sequence[str]) -> list[str
 
 def worker_command(settings: ManifestSettings, place: PodPlace, flags: Sequence[str]) -> list[str]:
     own = [f"--worker_id={place.rank}", f"--master_addr={place.master(settings.port)}"]
+    # The first rank of the ring writes what it says.
+    own.append(f"--passes_dir={settings.output}")
     return ["-m", "edl_allreduce.worker.main", *flags, *_ring(settings), *own]
 
 

@@ -102,7 +102,9 @@ def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
     from edl_allreduce.worker.start.session import prepare_unled
 
     ring = fixed_ring(launcher)
-    engine = prepare_unled(spec, control, ring, passes=spec.output)
+    # The layout of PaddlePaddle's guide: the model of each epoch lies beside that of the end.
+    spec = dataclasses.replace(spec, passes_dir=spec.passes_dir or spec.output)
+    engine = prepare_unled(spec, control, ring)
     engine.run()
     ring.close()
     return engine.state.step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,7 +13,6 @@ import keras
 import tensorflow as tf
 
 from edl_allreduce import clock
-from edl_allreduce.contract import PASSES_DIR
 from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Plan
@@ -52,7 +50,7 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     set_threads(spec)
     ring = HorovodRing(control.store.port, interface, Deadlines(spec.failure_detection_seconds).collective)
     ring.join(Plan(0, (control.seat,)), control.seat.uid)
-    program = open_program(spec, ring, control, passes=os.environ.get(PASSES_DIR, ""))
+    program = open_program(spec, ring, control)
     # What a re-form calls, called once: the others will not wait until it is loaded.
     ring.gather([0])
     program.trainer.restore(ring.share_state(program.trainer.state(), root=0, takers=[0]))
@@ -66,16 +64,16 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     return engine
 
 
-def prepare_unled(spec: JobSpec, orders: Orders, ring: Ring, *, passes: str = "") -> Engine:
+def prepare_unled(spec: JobSpec, orders: Orders, ring: Ring) -> Engine:
     """The same where no master leads: the ring is there already, and nobody asks who is ready."""
     set_threads(spec)
-    program = open_program(spec, ring, orders, passes=passes)
+    program = open_program(spec, ring, orders)
     shares_bad = spec.max_bad_records > 0 and ring.size > 1
     return assemble(spec, program, orders, ring, shares_bad=shares_bad)
 
 
-def open_program(spec: JobSpec, ring: Ring, orders: Orders, *, passes: str = "") -> Program:
-    """A model file and its data, traced and ready to train; `passes`: where the model of each epoch goes."""
+def open_program(spec: JobSpec, ring: Ring, orders: Orders) -> Program:
+    """A model file and its data, traced and ready to train."""
     source, schedule = open_training_data(spec)
     tell_damage(source, orders.send)
     trainer, parser = build_trainer(spec, ring, source, schedule, orders.send)
@@ -100,7 +98,7 @@ def open_program(spec: JobSpec, ring: Ring, orders: Orders, *, passes: str = "")
         evaluator=open_evaluator(spec, trainer, orders),
         callbacks=callbacks_of(spec),
         curves=Summaries(spec.tensorboard_log_dir, orders.send),
-        save_pass=functools.partial(write_pass, trainer.model, passes) if passes else None,
+        save_pass=functools.partial(write_pass, trainer.model, spec.passes_dir) if spec.passes_dir else None,
     )
 
 
