@@ -194,6 +194,16 @@ def test_an_older_cluster_gets_no_rules_and_the_file_says_so(monkeypatch, capsys
     assert "# A master that is killed is not started again" in text and "restartPolicyRules" not in text
 
 
+def test_a_file_that_others_could_read_is_replaced_by_one_that_they_cannot(monkeypatch, tmp_path):
+    monkeypatch.setattr(submit.Api, "connect", lambda force_kubeconfig=False: Server())
+    file = tmp_path / "job.yaml"
+    file.write_text("of an earlier job")
+    file.chmod(0o644)
+    assert submit.submit(spec_of(f"--yaml={file}")) == 0
+    assert file.stat().st_mode & 0o077 == 0, "it holds the job's secrets"
+    assert len(list(yaml.safe_load_all(file.read_text()))) == 3
+
+
 def test_the_pod_comes_last_so_that_all_is_there_when_it_starts(monkeypatch, capsys):
     kinds = [each["kind"] for each in yaml.safe_load_all(written(monkeypatch, capsys, Server()))]
     assert kinds == ["Secret", "Service", "Pod"]
@@ -252,7 +262,7 @@ def test_a_master_that_may_not_adopt_says_so_and_serves(monkeypatch, capsys):
     server.refusals["patch", SECRET] = [ApiRefused("secrets is forbidden", status=403)]
     (told,) = start(server, lambda _: server.owner(SERVICE))
     assert told.startswith("notice: secrets elasticdl-job will stay when the master's pod is deleted")
-    assert "kubectl apply -n default -f manifests/elasticdl-rbac.yaml" in told
+    assert "--service_account=elasticdl" in told and "forbidden" in told
 
 
 def test_the_master_of_a_submitted_job_asks_for_nothing():

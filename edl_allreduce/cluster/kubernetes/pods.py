@@ -40,6 +40,10 @@ OVERDUE_SECONDS = 15.0
 TAIL_LINES = 40
 FORBIDDEN = 403
 
+STAYS = (
+    "{kind} {name} will stay when the master's pod is deleted: `kubectl delete -f` removes all of a job that "
+    "was applied from a file, and with --service_account=elasticdl the master may do it."
+)
 RBAC_CURE = "kubectl apply -n {namespace} -f manifests/elasticdl-rbac.yaml"
 
 T = TypeVar("T")
@@ -153,8 +157,7 @@ class KubernetesCluster:
                     break
                 except ClusterError as error:
                     if isinstance(error, ApiRefused) and error.status == FORBIDDEN:
-                        cure = RBAC_CURE.format(namespace=self._spec.namespace)
-                        text = f"{kind} {name} will stay when the master's pod is deleted: {error} {cure}"
+                        text = f"{STAYS.format(kind=kind, name=name)} {error}"
                         self._news.put_nowait(Noted("notice", text))
                         break
                     log.debug("%s %s is not adopted yet: %s", kind, name, error)  # it may not be there yet

@@ -127,6 +127,8 @@ def _write(spec: JobSpec) -> int:
         return 0
     path = Path(spec.yaml)
     path.touch(mode=0o600)
+    if path.is_file():  # also one that was there before; a pipe is not ours to close
+        path.chmod(0o600)
     path.write_text(text)
     print(f"Wrote {path}; nothing was submitted.")
     return 0
