@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from simulated_world import Doing, Life, World
+from edl_allreduce.testing.world import Doing, Life, World
 
 from edl_allreduce.core.membership.types import Options, Standing
 
@@ -46,7 +46,7 @@ class AnyOrder(RuleBasedStateMachine):
     def things_take_their_course(self, picks: list[int]) -> None:
         self._things_go_on(picks)
 
-    @rule(verb=st.sampled_from(["kill", "drain", "freeze"]), number=st.integers(0, 5))
+    @rule(verb=st.sampled_from(["kill", "drain", "freeze", "cut off"]), number=st.integers(0, 5))
     def a_worker_is_hit(self, verb: str, number: int) -> None:
         up = [w.uid for w in self.world.workers.values() if w.up]
         if up:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from simulated_world import Action, Life, World
+from edl_allreduce.testing.world import Action, Life, World
 
 from edl_allreduce.core.membership.types import Options
 
