@@ -265,6 +265,30 @@ class World:
                 elif isinstance(w.machine.last, protocol.Evicted):
                     self._die(w)
                     busy = True
+            for w in list(self.workers.values()):
+                while (w := self.workers[w.uid]).connected and w.outbox and self._means_nothing(w):
+                    self._do_deliver(w)
+                    busy = True
+
+    def _means_nothing(self, w: Worker) -> bool:
+        """Whether what this worker said first changes nothing, now or later: it is stale by its number, or
+        tells newcomers of a place where no newcomer is."""
+        match w.outbox[0]:
+            case protocol.Entered(generation) | protocol.Out(generation) | protocol.Done(generation):
+                member = self.state.members.get(w.uid)
+                return member is None or generation < member.generation
+            case protocol.KvSet(generation):
+                plan = self.state.plan
+                if plan is None or plan.generation != generation:
+                    return plan is not None and plan.generation > generation
+                return all(self.workers[seat.uid].has_state for seat in plan.members)
+            case Ready():
+                member = self.state.members.get(w.uid)
+                return member is not None and member.standing is not Standing.PREPARING
+            case protocol.Draining():
+                member = self.state.members.get(w.uid)
+                return member is not None and member.draining
+        return False
 
     # ------------------------------------------------------------------------------ the worker's machine
 
@@ -691,14 +715,32 @@ class World:
     # ------------------------------------------------------------------------------------ exploration
 
     def key(self) -> object:
-        """Two worlds with the same key have the same future."""
+        """Two worlds with the same key have the same future: rings in which nobody is any more do not count."""
+        counts = {0} | {g for w in self.workers.values() if w.life is not Life.DEAD for g in _generations(w)}
+        if self.state.plan is not None:
+            counts.add(self.state.plan.generation)
+        ordered = sorted(counts)
         return (
-            tuple(_worker_key(w, self.now) for w in self.workers.values()),
-            tuple(sorted(self.unnoticed, key=str)),
+            tuple(_worker_key(w, self.now, ordered) for w in self.workers.values()),
+            frozenset(self.unnoticed),
             _master_key(self.state, self.now),
-            tuple(sorted(self.courses.items(), key=lambda item: item[0])),
-            tuple(sorted(self.roots.items())),
+            tuple((g, c) for g, c in self.courses.items() if g in counts),
+            tuple((g, root) for g, root in self.roots.items() if g in counts),
         )
+
+
+def _generations(w: Worker) -> Iterator[int]:
+    """Rings that this worker is in, connects to, or may come to."""
+    yield w.newest
+    if w.order is not None:
+        yield w.order.plan.generation
+    if w.connecting is not None:
+        yield w.connecting.generation
+
+
+def _floor(generation: int, counts: list[int]) -> int:
+    """The last ring that counts up to this one."""
+    return max((g for g in counts if g <= generation), default=0)
 
 
 def _age(since: float | None, now: float) -> float | None:
@@ -715,7 +757,9 @@ def _name(plan: Plan | None) -> str:
     return name
 
 
-def _worker_key(w: Worker, now: float) -> object:
+def _worker_key(w: Worker, now: float, counts: list[int]) -> object:
+    if w.life is Life.DEAD:
+        return w.connected and w.outbox, w.machine.link, w.odd
     x = w.machine
     seen = x.__dict__.get("_key")
     if seen is None or seen[0] != now:
@@ -724,11 +768,11 @@ def _worker_key(w: Worker, now: float) -> object:
             x.preparing, x.prepared, x.doomed, x.gave_up, x.has_state, x.here and x.here[0], x.draining,
             x.last, x.link, x.linked, _age(x.lost_at, now), x.retry_at is None, x.over,
         )  # fmt: skip
-        seen = now, hash(machine), machine
-        x.__dict__["_key"] = seen
+        seen = x.__dict__["_key"] = now, machine
     return (
-        seen[1:], w.life, w.doing, w.generation, w.step, w.has_state, w.odd, w.aborted,
-        _name(w.connecting), w.stands, w.failed, w.connected, w.attended, w.inbox, w.outbox,
+        seen[1], w.life, w.doing, w.generation, w.step, w.has_state, w.odd, _floor(w.aborted, counts),
+        _name(w.connecting), w.stands if w.stands in counts else 0, w.failed if w.failed in counts else 0,
+        w.connected, w.attended, w.inbox, w.outbox,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Makes `simulated_world` importable for the tests beside it (pytest runs with --import-mode=importlib)."""
+"""Makes `said` importable for the tests beside it (pytest runs with --import-mode=importlib)."""
 
 import sys
 from pathlib import Path

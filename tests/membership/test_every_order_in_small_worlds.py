@@ -47,7 +47,7 @@ def possible(world: World, verb: str, uid: str) -> bool:
         return worker.life is Life.FROZEN and uid not in world.state.members
     if verb == "cut off":
         return worker.life is Life.UP and worker.connected
-    return worker.life is not Life.DEAD and not (verb == "drain" and worker.draining)
+    return worker.life is not Life.DEAD and not (verb == "drain" and worker.machine.draining)
 
 
 def small_world(*, ready: int, preparing: int = 0, minimum: int = 1, steps: int = 2) -> World:
