@@ -1,9 +1,10 @@
 """A master and workers without processes or network: both real machines, and wires that can be cut.
 
-The master is `core.membership`, each worker is `core.attendance`; simulated are only the arithmetic of a step,
-the connections of a ring and the wires. Everything that can happen next is an *action*; who picks actions
-(Hypothesis, an exhaustive search, a fair scheduler) is not the world's business. Messages of one worker stay in
-order, those of different workers overtake each other at will. After every event all properties are checked.
+The master is `core.membership`, each worker is `core.attendance`; simulated are only the arithmetic of a
+step, the connections of a ring and the wires. Everything that can happen next is an *action*; who picks
+actions (Hypothesis, an exhaustive search, a fair scheduler) is not the world's business. Messages of one
+worker stay in order, those of different workers overtake each other at will. After every event all
+properties are checked.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ class Worker:
 
     def gave_up(self, plan: Plan) -> bool:
         """Whether it will never come to this ring, or has left it: its ends of the connections are closed."""
-        outside = self.generation >= plan.generation and self.ring != plan and self.doing is not Doing.EXPECTING
+        outside = (
+            self.generation >= plan.generation and self.ring != plan and self.doing is not Doing.EXPECTING
+        )
         return self.life is Life.DEAD or self.aborted >= plan.generation or outside
 
 
@@ -246,9 +249,13 @@ class World:
             self._in_step()
 
     def _in_step(self) -> None:
-        """What is not worth an order of its own: a ring agrees and steps as a whole (a worker that lags is one
-        that is frozen or killed before), what the master says is heard at once (it is the worker's thread
-        that may take its time), a ring in which all take part connects, and who was told to go goes."""
+        """What is not worth an order of its own.
+
+        A ring agrees and steps as a whole: whoever lags is one that is frozen or killed before. What the
+        master says is heard at once: it is the training thread that takes its time to follow. A ring in which
+        all take part connects, and who is evicted ends: whoever does not is a frozen one. Messages that mean
+        nothing arrive at once: they would mean nothing later either.
+        """
         busy = True
         while busy:
             busy = False
@@ -471,8 +478,8 @@ class World:
         course = self.courses.get(generation)
         if course is None or course.step <= w.step:  # the first to complete this step settles its outcome
             course = self.courses[generation] = self._settled(w.ring, w.step + 1, course)
-        w = replace(w, step=w.step + 1)
         self._check_one_ring(w.ring)
+        w = replace(w, step=w.step + 1)
         if w.step >= self.steps:
             self._finish(w)
         elif w.step == course.boundary:
@@ -630,7 +637,9 @@ class World:
         self.plans[plan.generation] = plan
         seated = {seat.uid for seat in plan.members}
         for w in (self.workers[uid] for uid in seated):
-            assert plan.generation > w.newest, f"{w.uid} knows generation {w.newest} and would ignore this one"
+            assert plan.generation > w.newest, (
+                f"{w.uid} knows generation {w.newest} and would ignore this one"
+            )
         assert len(seated) >= max(1, self.options.minimum), "a ring has at least the minimum"
         assert not seated & after.gone, "nobody who is gone is planned"
         known = after.members
@@ -715,7 +724,7 @@ class World:
     # ------------------------------------------------------------------------------------ exploration
 
     def key(self) -> object:
-        """Two worlds with the same key have the same future: rings in which nobody is any more do not count."""
+        """Two worlds with the same key have the same future. Rings in which nobody is do not count."""
         counts = {0} | {g for w in self.workers.values() if w.life is not Life.DEAD for g in _generations(w)}
         if self.state.plan is not None:
             counts.add(self.state.plan.generation)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from edl_allreduce.testing.world import Doing, Life, World
 
 from edl_allreduce.core.membership.types import Options, Standing
+from edl_allreduce.testing.world import Doing, Life, World
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from edl_allreduce.testing.world import Action, Life, World
 
 from edl_allreduce.core.membership.types import Options
+from edl_allreduce.testing.world import Action, Life, World
 
 
 def explore(world: World, faults: tuple[tuple[str, str], ...]) -> int:
