@@ -9,7 +9,8 @@ from edl_allreduce import clock
 from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Seat
-from edl_allreduce.worker.control import Control
+from edl_allreduce.rpc.client import WorkerStream
+from edl_allreduce.worker.attendant import Attendant
 from edl_allreduce.worker.ring.horovod import HorovodRing
 
 DEADLINES = Deadlines(60.0)
@@ -22,7 +23,12 @@ def main() -> None:
     parser.add_argument("--worker", type=int, required=True)
     flags = parser.parse_args()
     seat = Seat(f"rank-{flags.worker}", flags.worker, "127.0.0.1")
-    control = Control(flags.master, flags.token, seat, deadlines=DEADLINES, master_grace=1.0)
+    control = Attendant(
+        lambda hello: WorkerStream(flags.master, flags.token, hello),
+        seat,
+        deadlines=DEADLINES,
+        master_grace=1.0,
+    )
     control.start()
     ring = HorovodRing(control.store.port, "lo", DEADLINES.collective)
     control.watch(ring)

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from edl_allreduce.core import protocol
+from edl_allreduce.core.attendance.state import Leave, MasterGone, NextOrder
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.testing.fake_ring import PATIENCE_SECONDS, Meeting
-from edl_allreduce.worker.loop.orders import Leave, MasterGone, NextOrder, Progress, StartPoint
+from edl_allreduce.worker.loop.orders import Progress, StartPoint
 
 Message = TypeVar("Message", bound=protocol.FromWorker)
 

@@ -478,7 +478,8 @@ class World:
         course = self.courses.get(generation)
         if course is None or course.step <= w.step:  # the first to complete this step settles its outcome
             course = self.courses[generation] = self._settled(w.ring, w.step + 1, course)
-        self._check_one_ring(w.ring)
+        if w.uid not in self.state.gone:
+            self._check_one_ring(w.ring)
         w = replace(w, step=w.step + 1)
         if w.step >= self.steps:
             self._finish(w)

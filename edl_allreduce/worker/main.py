@@ -16,7 +16,7 @@ from edl_allreduce.core import protocol, stories
 from edl_allreduce.core.health import Activity
 from edl_allreduce.errors import CheckpointError, DataError, EdlError, ModelError, SetupError, UsageError
 from edl_allreduce.spec import JobSpec, JobType, parse_job
-from edl_allreduce.worker.control import Control
+from edl_allreduce.worker.attendant import Attendant
 from edl_allreduce.worker.keras import pinned_imports
 from edl_allreduce.worker.start import failure, signals
 from edl_allreduce.worker.start.by_hand import complete, told_everything
@@ -132,7 +132,7 @@ def run(spec: JobSpec) -> int:
     return {Ending.EVICTED: EXIT_EVICTED, Ending.ABANDONED: EXIT_FAILED}.get(ending, 0)
 
 
-def _failed(spec: JobSpec, control: Control, error: BaseException) -> int:
+def _failed(spec: JobSpec, control: Attendant, error: BaseException) -> int:
     invalid = isinstance(error, INVALID)
     log.error("%s", stories.whole(error))
     step = control.progress.step

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edl_allreduce.core import protocol
+from edl_allreduce.core.attendance.queries import LEAD_STEPS
 from edl_allreduce.testing.fake_ring import Break
-from edl_allreduce.worker.loop.engine import LEAD_STEPS
 from edl_allreduce.worker.loop.orders import Ending
 
 STEPS = 10

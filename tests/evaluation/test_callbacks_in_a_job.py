@@ -35,9 +35,9 @@ def run(tmp_path, digits):
     """Train with these callbacks; the engine tells how far it came."""
 
     def train(name: str, callbacks: str, **flags):
+        from edl_allreduce.worker.lone import LoneMaster
         from edl_allreduce.worker.ring.solo import SoloRing
-        from edl_allreduce.worker.start.session import prepare_unled
-        from edl_allreduce.worker.unled import Unled
+        from edl_allreduce.worker.start.session import prepare_alone
 
         (tmp_path / f"{name}.py").write_text(MODEL.format(zoo=str(ZOO), callbacks=callbacks))
         settings = {
@@ -54,7 +54,8 @@ def run(tmp_path, digits):
             **flags,
         }
         spec = parse_job("train", [f"--{key}={value}" for key, value in settings.items()]).spec
-        engine = prepare_unled(spec, Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0), SoloRing())
+        lone = LoneMaster(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0)
+        engine = prepare_alone(spec, lone.attendant(), SoloRing())
         engine.run()
         verdict = audit(str(settings["audit_dir"]))
         assert verdict.clean, verdict

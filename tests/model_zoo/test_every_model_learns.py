@@ -104,9 +104,9 @@ def write_csv(folder: Path, columns: Columns) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.model_def)
 def test_it_learns(case: Case, tmp_path: Path) -> None:
+    from edl_allreduce.worker.lone import LoneMaster
     from edl_allreduce.worker.ring.solo import SoloRing
-    from edl_allreduce.worker.start.session import prepare_unled
-    from edl_allreduce.worker.unled import Unled
+    from edl_allreduce.worker.start.session import prepare_alone
 
     for name, columns in zip(("train", "test"), case.data(), strict=True):
         if case.csv:
@@ -125,7 +125,8 @@ def test_it_learns(case: Case, tmp_path: Path) -> None:
         "output": tmp_path / "output",
     }
     spec = parse_job("train", [f"--{name}={value}" for name, value in flags.items()]).spec
-    engine = prepare_unled(spec, Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0), SoloRing())
+    lone = LoneMaster(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0)
+    engine = prepare_alone(spec, lone.attendant(), SoloRing())
     engine.run()
     assert (engine.state.journal.metrics[case.metric] or 0) >= case.at_least, engine.state.journal.metrics
     assert (tmp_path / "output" / "saved_model.pb").exists()

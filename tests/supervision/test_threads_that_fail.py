@@ -6,10 +6,10 @@ import queue
 import threading
 
 import pytest
+from edl_allreduce.worker.control import Control
 
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Seat
-from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.threads import supervised
 
 

@@ -116,10 +116,10 @@ def flags(tmp_path):
 
 
 def test_it_runs_unchanged(flags, tmp_path, capsys):
+    from edl_allreduce.worker.lone import LoneMaster
     from edl_allreduce.worker.ring.solo import SoloRing
     from edl_allreduce.worker.start import tasks as pulled
-    from edl_allreduce.worker.start.session import prepare_unled
-    from edl_allreduce.worker.unled import Unled
+    from edl_allreduce.worker.start.session import prepare_alone
 
     def parsed(command: str, **more):
         return parse_job(command, [f"--{k}={v}" for k, v in {**flags, **more}.items()]).spec
@@ -131,7 +131,8 @@ def test_it_runs_unchanged(flags, tmp_path, capsys):
         num_epochs=2,
         checkpoint_dir=tmp_path / "checkpoints",
     )
-    engine = prepare_unled(train, Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0), SoloRing())
+    lone = LoneMaster(Plan(1, (Seat("local", 0, "127.0.0.1"),)), rank=0)
+    engine = prepare_alone(train, lone.attendant(), SoloRing())
     engine.run()
     accuracy = engine.state.journal.metrics["accuracy"]
     assert accuracy is not None and accuracy > 0.7

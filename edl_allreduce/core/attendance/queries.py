@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edl_allreduce.core import protocol
-from edl_allreduce.core.attendance.state import RING, Leave, MasterGone, Order, Pulled, Stage, State
+from edl_allreduce.core.attendance.state import RING, Leave, MasterGone, NextOrder, Pulled, Stage, State
 from edl_allreduce.core.protocol import Plan
 
 NEXT, HERE = "/next", "/here"
@@ -49,7 +49,7 @@ def upcoming(state: State, generation: int) -> Plan | None:
     return newest.plan if newest.plan.rank_of(state.uid) is not None else None
 
 
-def pending(state: State, generation: int, now: float) -> Order | None:
+def pending(state: State, generation: int, now: float) -> NextOrder | None:
     """What to do after the ring of `generation`, if that is known. The last word of the master wins."""
     if state.last is not None:
         return state.last

@@ -25,8 +25,8 @@ class Leave:
 
 
 LastWord = protocol.Export | protocol.Release | protocol.Evicted | MasterGone
-Order = protocol.NewPlan | LastWord | Leave
-"""What to do next, where workers train."""
+NextOrder = protocol.NewPlan | LastWord | Leave
+"""What to do outside of a ring, where workers train."""
 Pulled = (
     protocol.DoTask | protocol.Conclude | protocol.Release | protocol.Evicted | MasterGone | Leave
 )  # fmt: skip

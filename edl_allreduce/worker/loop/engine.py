@@ -15,6 +15,8 @@ from typing import Any
 
 from edl_allreduce import clock, faults
 from edl_allreduce.core import protocol
+from edl_allreduce.core.attendance import queries
+from edl_allreduce.core.attendance.state import Leave, MasterGone
 from edl_allreduce.core.audit import Applied, Begin, Fed, Manifest
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan
@@ -30,7 +32,7 @@ from edl_allreduce.worker.loop.feeding import Feeding, boundary_at
 from edl_allreduce.worker.loop.left_out import LeftOut
 from edl_allreduce.worker.loop.not_finite import NotFiniteLosses
 from edl_allreduce.worker.loop.observers import DrawsCurves, NoCallbacks, NoCurves, ObservesSteps
-from edl_allreduce.worker.loop.orders import Ending, Leave, MasterGone, Orders, StartPoint
+from edl_allreduce.worker.loop.orders import Ending, Orders, StartPoint
 from edl_allreduce.worker.loop.pauses import Pauses
 from edl_allreduce.worker.loop.settings import LoopSettings
 from edl_allreduce.worker.loop.state import TrainingState
@@ -47,10 +49,6 @@ from edl_allreduce.worker.loop.steps import (
 from edl_allreduce.worker.ring.base import Ring
 
 log = logging.getLogger(__name__)
-
-LEAD_STEPS = 2
-"""Steps of the old ring between the vote for the next one and the boundary: meanwhile all its members read
-their first records. Whoever drains is not made to wait."""
 
 RECENT_STEPS = 21
 """Whose median is the time of a step."""
@@ -300,7 +298,7 @@ class Engine:
             self._finish(stopped=True)
             return True
         if result.switch and self._boundary is None:
-            self._boundary = self.state.step + (0 if result.draining else LEAD_STEPS)
+            self._boundary = queries.boundary(self.state.step, draining=bool(result.draining))
             self._look_ahead(plan)
         if self.state.step == self._boundary:
             self._pauses.ring_ended()

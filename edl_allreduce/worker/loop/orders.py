@@ -7,23 +7,12 @@ from enum import Enum
 from typing import Protocol
 
 from edl_allreduce.core import protocol
+from edl_allreduce.core.attendance.state import NextOrder
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan, Seat
 
 StartPoint = tuple[int, int]
 """Where a ring begins: the step, and the position in the data."""
-
-
-@dataclass(frozen=True)
-class MasterGone:
-    """Nobody answered for the whole grace period."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Leave:
-    """This worker drains and is in no ring."""
 
 
 class Ending(Enum):
@@ -33,10 +22,6 @@ class Ending(Enum):
     LEFT = "drained"
     EVICTED = "evicted"
     ABANDONED = "the master is gone"
-
-
-NextOrder = protocol.NewPlan | protocol.Export | protocol.Release | protocol.Evicted | MasterGone | Leave
-"""What to do outside of a ring."""
 
 
 @dataclass

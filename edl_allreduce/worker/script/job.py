@@ -219,6 +219,7 @@ class ElasticJob:
     def _run(self, engine: Engine) -> None:
         try:
             over = Over(engine.run())
+            self._member.check()
         except LoopGone:
             return
         except Exception as error:  # noqa: BLE001  handed over to the loop's thread, which raises it

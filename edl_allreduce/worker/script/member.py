@@ -15,8 +15,8 @@ from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import JobSpec
-from edl_allreduce.worker.control import Control
-from edl_allreduce.worker.loop.orders import Orders
+from edl_allreduce.worker.attendant import Attendant
+from edl_allreduce.worker.lone import LoneMaster
 from edl_allreduce.worker.ring.base import Ring
 from edl_allreduce.worker.ring.horovod import HorovodRing
 from edl_allreduce.worker.ring.solo import SoloRing
@@ -24,7 +24,6 @@ from edl_allreduce.worker.start import failure
 from edl_allreduce.worker.start.launcher import find_launcher, fixed_plan, fixed_ring
 from edl_allreduce.worker.start.launching import connect
 from edl_allreduce.worker.start.network import interface_of
-from edl_allreduce.worker.unled import Unled
 
 log = logging.getLogger("edl_allreduce.elastic")
 
@@ -33,44 +32,50 @@ log = logging.getLogger("edl_allreduce.elastic")
 class Member:
     """Ring and orders of this process, and what differs between a master, a launcher and nobody."""
 
-    orders: Orders
+    orders: Attendant
     ring: Ring
-    control: Control | None = None
+    lone: LoneMaster | None = None
+    """The master in this very process, where no other leads."""
     full_traceback: bool = False
 
     @property
     def led(self) -> bool:
-        return self.control is not None
+        return self.lone is None
 
     def meet_nobody(self) -> None:
         """A ring of one for the rehearsal; a launcher's ring rehearses together."""
         self.ring.join(Plan(0, (self.orders.seat,)), self.orders.seat.uid)
 
     def ready(self, message: protocol.Ready) -> None:
-        if self.control is not None:
-            self.control.watch(self.ring)
-            self.control.ready(message)
+        self.orders.watch(self.ring)
+        self.orders.ready(message)
 
     def drain(self) -> None:
-        assert isinstance(self.orders, (Control, Unled))
-        self.orders.drain()
+        if self.lone is not None:
+            self.lone.stop()
+        else:
+            self.orders.drain()
+
+    def check(self) -> None:
+        """Raise what ended the job before its time, where no master elsewhere tells it."""
+        if self.lone is not None:
+            self.lone.check()
 
     def close(self) -> None:
-        if self.control is not None:
-            self.control.close()
-            self.control.wait_closed(LAST_WORDS_SECONDS)
+        self.orders.close()
+        self.orders.wait_closed(LAST_WORDS_SECONDS)
         self.ring.close()
 
     def failed(self, error: BaseException) -> None:
         """Tell the master, and end without the exit handlers of native libraries: one may wait for a peer."""
-        if self.control is None:
+        if self.lone is not None:
             return
         invalid = isinstance(error, UsageError)
         print(stories.whole(error), file=sys.stderr, flush=True)
-        step = self.control.progress.step
-        self.control.send(failure.report(error, invalid=invalid, step=step, whole=self.full_traceback))
-        self.control.close()
-        self.control.wait_closed(LAST_WORDS_SECONDS)
+        step = self.orders.progress.step
+        self.orders.send(failure.report(error, invalid=invalid, step=step, whole=self.full_traceback))
+        self.orders.close()
+        self.orders.wait_closed(LAST_WORDS_SECONDS)
         _end(EXIT_INVALID if invalid else EXIT_FAILED)
 
 
@@ -87,9 +92,11 @@ def find_member(spec: JobSpec) -> Member:
     launcher = find_launcher()
     if launcher is None:
         _log(spec, "this process alone")
-        return Member(Unled(Plan(1, (Seat("alone", 0, "127.0.0.1"),)), 0), SoloRing())
+        lone = LoneMaster(Plan(1, (Seat("alone", 0, "127.0.0.1"),)), 0)
+        return Member(lone.attendant(), SoloRing(), lone)
     _log(spec, f"rank {launcher.rank}")
-    return Member(Unled(fixed_plan(launcher), launcher.rank), fixed_ring(launcher))
+    lone = LoneMaster(fixed_plan(launcher), launcher.rank)
+    return Member(lone.attendant(), fixed_ring(launcher), lone)
 
 
 def _led(spec: JobSpec) -> Member:
@@ -101,7 +108,7 @@ def _led(spec: JobSpec) -> Member:
              seat.worker_id, os.getpid(), seat.uid, seat.host, spec.master_addr)  # fmt: skip
     timeout = Deadlines(spec.failure_detection_seconds).collective
     ring = HorovodRing(control.store.port, interface_of(seat.host), timeout)
-    return Member(control, ring, control, spec.full_traceback)
+    return Member(control, ring, full_traceback=spec.full_traceback)
 
 
 def _log(spec: JobSpec, who: str) -> None:

@@ -17,9 +17,9 @@ from edl_allreduce.contract import EXIT_INTERRUPTED
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec import JobSpec, ParsedJob
+from edl_allreduce.worker.lone import LoneMaster
 from edl_allreduce.worker.start import signals
 from edl_allreduce.worker.start.tensorflow_import import import_tensorflow
-from edl_allreduce.worker.unled import Unled
 
 if TYPE_CHECKING:
     from edl_allreduce.worker.ring.fixed import FixedRing
@@ -62,16 +62,16 @@ def launched_job(parsed: ParsedJob, launcher: Launcher) -> JobSpec:
 
 def run_static(spec: JobSpec, launcher: Launcher) -> int:
     """Train in the launcher's ring; returns the exit code."""
-    control = Unled(fixed_plan(launcher), launcher.rank, spec.max_bad_records)
-    signals.on_termination(control.drain)
+    lone = LoneMaster(fixed_plan(launcher), launcher.rank, spec.max_bad_records)
+    signals.on_termination(lone.stop)
     try:
-        steps = _train(spec, control, launcher)
+        steps = _train(spec, lone, launcher)
     except EdlError as error:
         log.error("%s", error)
         return error.exit_code
     if launcher.rank == 0:
-        return control.verdict(steps)
-    return EXIT_INTERRUPTED if control.stopped else 0
+        return lone.verdict(steps)
+    return EXIT_INTERRUPTED if lone.stopped else 0
 
 
 def fixed_plan(launcher: Launcher) -> Plan:
@@ -94,17 +94,18 @@ def fixed_ring(launcher: Launcher) -> FixedRing:
     return ring
 
 
-def _train(spec: JobSpec, control: Unled, launcher: Launcher) -> int:
+def _train(spec: JobSpec, lone: LoneMaster, launcher: Launcher) -> int:
     from edl_allreduce.worker.start.preflight import check_places
 
     check_places(spec)
     import_tensorflow()
-    from edl_allreduce.worker.start.session import prepare_unled
+    from edl_allreduce.worker.start.session import prepare_alone
 
     ring = fixed_ring(launcher)
     # The layout of PaddlePaddle's guide: the model of each epoch lies beside that of the end.
     spec = dataclasses.replace(spec, passes_dir=spec.passes_dir or spec.output)
-    engine = prepare_unled(spec, control, ring)
+    engine = prepare_alone(spec, lone.attendant(), ring)
     engine.run()
+    lone.check()
     ring.close()
     return engine.state.step

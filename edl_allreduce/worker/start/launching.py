@@ -13,8 +13,9 @@ from edl_allreduce.contract import JOB_FLAGS, JOB_TOKEN, MASTER_CERTIFICATE, POD
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Seat
 from edl_allreduce.errors import SetupError
+from edl_allreduce.rpc.client import WorkerStream
 from edl_allreduce.spec import JobSpec, to_argv
-from edl_allreduce.worker.control import Control
+from edl_allreduce.worker.attendant import Attendant
 from edl_allreduce.worker.start.network import address_towards
 from edl_allreduce.worker.start.signals import TERMINATION
 
@@ -47,15 +48,14 @@ def become(spec: JobSpec) -> None:
         ) from error
 
 
-def connect(spec: JobSpec) -> Control:
+def connect(spec: JobSpec) -> Attendant:
     """A connection to the master that is not open yet; where this worker is, the pod or the route tells."""
     assert spec.worker_id is not None
     host = os.environ.get(POD_IP) or address_towards(spec.master_addr)
-    return Control(
-        spec.master_addr,
-        os.environ.get(JOB_TOKEN, ""),
+    token, certificate = os.environ.get(JOB_TOKEN, ""), os.environ.get(MASTER_CERTIFICATE, "")
+    return Attendant(
+        lambda hello: WorkerStream(spec.master_addr, token, hello, certificate),
         Seat(uuid.uuid4().hex[:12], spec.worker_id, host),
         deadlines=Deadlines(spec.failure_detection_seconds),
         master_grace=spec.master_grace_seconds,
-        certificate=os.environ.get(MASTER_CERTIFICATE, ""),
     )

@@ -13,9 +13,9 @@ from edl_allreduce.core import stories
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import EdlError
 from edl_allreduce.spec import JobSpec, JobType
+from edl_allreduce.worker.lone import LoneMaster
 from edl_allreduce.worker.start import signals
 from edl_allreduce.worker.start.tensorflow_import import import_tensorflow
-from edl_allreduce.worker.unled import Unled
 
 
 def run_single(spec: JobSpec) -> int:
@@ -48,13 +48,13 @@ def _run(spec: JobSpec) -> int:
 
         pulled.run_alone(spec)
         return 0
-    control = Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), 0, spec.max_bad_records)
-    signals.on_termination(control.drain)
+    lone = LoneMaster(Plan(1, (Seat("local", 0, "127.0.0.1"),)), 0, spec.max_bad_records)
+    signals.on_termination(lone.stop)
     # TensorFlow comes after the signals are blocked, so that its threads do not get them.
     import_tensorflow()
     from edl_allreduce.worker.ring.solo import SoloRing
-    from edl_allreduce.worker.start.session import prepare_unled
+    from edl_allreduce.worker.start.session import prepare_alone
 
-    engine = prepare_unled(spec, control, SoloRing())
+    engine = prepare_alone(spec, lone.attendant(), SoloRing())
     engine.run()
-    return control.verdict(engine.state.step)
+    return lone.verdict(engine.state.step)

@@ -20,8 +20,8 @@ from edl_allreduce.core.schedule import Order, Schedule
 from edl_allreduce.data import RecordSource, open_source
 from edl_allreduce.errors import DataError, EdlError, ModelError
 from edl_allreduce.spec import JobSpec, MixedPrecision, job_directory
+from edl_allreduce.worker.attendant import Attendant
 from edl_allreduce.worker.checkpoint.fit import load_for_init
-from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.keras import fingerprint
 from edl_allreduce.worker.keras.callbacks import Callbacks
 from edl_allreduce.worker.keras.evaluation import Evaluator
@@ -44,7 +44,7 @@ __all__ = ["Ending", "prepare"]
 log = logging.getLogger(__name__)
 
 
-def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
+def prepare(spec: JobSpec, control: Attendant, interface: str) -> Engine:
     """Import, build, trace and warm up in a world of one; then say that this worker is ready."""
     began = clock.now()
     set_threads(spec)
@@ -64,12 +64,15 @@ def prepare(spec: JobSpec, control: Control, interface: str) -> Engine:
     return engine
 
 
-def prepare_unled(spec: JobSpec, orders: Orders, ring: Ring) -> Engine:
-    """The same where no master leads: the ring is there already, and nobody asks who is ready."""
+def prepare_alone(spec: JobSpec, control: Attendant, ring: Ring) -> Engine:
+    """The same where the master is in this process (`lone`): the ring is there already."""
     set_threads(spec)
-    program = open_program(spec, ring, orders)
+    program = open_program(spec, ring, control)
     shares_bad = spec.max_bad_records > 0 and ring.size > 1
-    return assemble(spec, program, orders, ring, shares_bad=shares_bad)
+    engine = assemble(spec, program, control, ring, shares_bad=shares_bad)
+    control.watch(ring)
+    control.ready(ready_message(spec, program, engine))
+    return engine
 
 
 def open_program(spec: JobSpec, ring: Ring, orders: Orders) -> Program:

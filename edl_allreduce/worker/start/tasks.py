@@ -15,24 +15,25 @@ import numpy as np
 from edl_allreduce import clock, faults
 from edl_allreduce.contract import JOB_TOKEN
 from edl_allreduce.core import protocol
+from edl_allreduce.core.attendance.state import Leave, MasterGone
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.core.status import metrics_line
 from edl_allreduce.data import RecordSource
 from edl_allreduce.errors import ModelError, UsageError
 from edl_allreduce.spec import JobSpec, JobType
+from edl_allreduce.worker.attendant import Attendant
 from edl_allreduce.worker.checkpoint.fit import load_for_init
 from edl_allreduce.worker.checkpoint.format import Array
-from edl_allreduce.worker.control import Control
 from edl_allreduce.worker.keras import fingerprint
 from edl_allreduce.worker.keras.evaluation import Evaluator
 from edl_allreduce.worker.keras.pipeline import Parser
 from edl_allreduce.worker.keras.predictions import PredictionFiles
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
-from edl_allreduce.worker.loop.orders import Ending, Leave, MasterGone
+from edl_allreduce.worker.lone import LoneMaster
+from edl_allreduce.worker.loop.orders import Ending
 from edl_allreduce.worker.records import read_records, tell_left_out
 from edl_allreduce.worker.start import session
-from edl_allreduce.worker.unled import Unled
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class TrainedModel:
 class TaskWorker:
     """Pulls and does tasks."""
 
-    def __init__(self, control: Control, model: TrainedModel, work: Work) -> None:
+    def __init__(self, control: Attendant, model: TrainedModel, work: Work) -> None:
         self._control = control
         self._model = model
         self._work = work
@@ -128,7 +129,7 @@ class TaskWorker:
         self._control.send(protocol.TaskDone(order.number, order.attempt, sums))
 
 
-def prepare(spec: JobSpec, control: Control) -> TaskWorker:
+def prepare(spec: JobSpec, control: Attendant) -> TaskWorker:
     """Open the data, load the model, trace; then say that this worker is ready."""
     source, model, work = _open(spec, control.send, os.environ.get(JOB_TOKEN, ""))
     control.ready(
@@ -147,8 +148,13 @@ def prepare(spec: JobSpec, control: Control) -> TaskWorker:
 
 def run_alone(spec: JobSpec) -> None:
     """The whole job in this process (`--distribution_strategy=Local`)."""
-    control = Unled(Plan(1, (Seat("local", 0, "127.0.0.1"),)), 0, spec.max_bad_records)
-    source, model, work = _open(spec, control.send, str(os.getpid()))
+    lone = LoneMaster(Plan(1, (Seat("local", 0, "127.0.0.1"),)), 0, spec.max_bad_records)
+
+    def tell(message: protocol.FromWorker) -> None:
+        lone.send(message)
+        lone.check()
+
+    source, model, work = _open(spec, tell, str(os.getpid()))
     size = spec.minibatch_size * spec.num_minibatches_per_task
     sums: Any = 0.0
     numbers = range(-(-len(source) // size))
@@ -159,7 +165,7 @@ def run_alone(spec: JobSpec) -> None:
     metrics, path = work.conclude(order)
     if metrics:
         print(metrics_line(protocol.Evaluated(model.step, metrics)))
-    remarks = f"; {control.account.remarks}" if control.account.remarks else ""
+    remarks = f"; {lone.account.remarks}" if lone.account.remarks else ""
     print(f"Succeeded: {len(source)} records{remarks}")
     if path:
         print(f"The predictions are in {path}")
