@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Iterator
 
 import pytest
-from edl_allreduce.worker.control import Control
 
+from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Seat
+from edl_allreduce.worker.attendant import Attendant
 from edl_allreduce.worker.threads import supervised
 
 
@@ -31,23 +33,48 @@ def test_a_thread_that_ends_in_order_tells_nothing():
     assert done.wait(30) and not told
 
 
-@pytest.mark.parametrize("thread", ["_attend", "_break", "_beat"])
-def test_a_worker_ends_when_one_of_its_helpers_does(thread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+class Silent:
+    """A stream over which a master says nothing."""
+
+    def __init__(self) -> None:
+        self.said: list[protocol.FromWorker] = []
+        self._over = threading.Event()
+
+    def send(self, message: protocol.FromWorker) -> None:
+        self.said.append(message)
+
+    def close(self) -> None:
+        self._over.set()
+
+    def __iter__(self) -> Iterator[protocol.FromMaster]:
+        self._over.wait(30)
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("method", "thread"), [("_handle", "attend"), ("_beat", "attend"), ("_listen", "listen")]
+)
+def test_a_worker_ends_when_one_of_its_helpers_does(
+    method: str, thread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended: queue.Queue[int] = queue.Queue()
-    control = Control(
-        "127.0.0.1:1",
-        "token",
+    stream = Silent()
+    attendant = Attendant(
+        lambda hello: stream,
         Seat("uid", 0, "127.0.0.1"),
-        deadlines=Deadlines(1.0),
+        deadlines=Deadlines(0.1),
         master_grace=600,
         end=ended.put,
     )
 
-    def fail() -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    fail.__name__ = thread
-    monkeypatch.setattr(control, thread, fail)
-    control.start()
+    attendant.start()
+    monkeypatch.setattr(attendant, method, fail)
+    attendant.send(protocol.Note("test", "something happens"))
+    if method == "_listen":
+        attendant._connect(2)
     assert ended.get(timeout=30) == 1
-    control.close()
+    failures = [message for message in stream.said if isinstance(message, protocol.Failed)]
+    assert all(f"its thread {thread!r} ended with RuntimeError: a bug" == f.summary for f in failures)
