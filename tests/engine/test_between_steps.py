@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from edl_allreduce.core import protocol
+from edl_allreduce.core.attendance.state import MasterGone
 from edl_allreduce.core.schedule import Span
 from edl_allreduce.errors import BadRecord
 from edl_allreduce.testing.fake_ring import Break
@@ -14,7 +15,7 @@ from edl_allreduce.testing.numpy_trainer import NumpyEvaluator
 from edl_allreduce.worker.checkpoint import format as checkpoint
 from edl_allreduce.worker.loop.feeding import IndexFeed
 from edl_allreduce.worker.loop.observers import NoCallbacks, NoCurves
-from edl_allreduce.worker.loop.orders import Ending, MasterGone
+from edl_allreduce.worker.loop.orders import Ending
 from edl_allreduce.worker.loop.steps import StepData
 
 STEPS = 10

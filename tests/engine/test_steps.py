@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from edl_allreduce.core import protocol
-from edl_allreduce.worker.loop.orders import Ending, MasterGone
+from edl_allreduce.core.attendance.state import MasterGone
+from edl_allreduce.worker.loop.orders import Ending
 from edl_allreduce.worker.loop.steps import Written
 
 STEPS = 10
