@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Iterator
+from typing import Protocol
 
 
 def now() -> float:
@@ -15,6 +17,33 @@ def now() -> float:
 def wall() -> float:
     """Seconds since 1970, for people and files."""
     return time.time()
+
+
+class Clock(Protocol):
+    """Time as a shell sees it; tests bring one of their own."""
+
+    def now(self) -> float: ...
+
+    def wall(self) -> float: ...
+
+    async def rest(self, seconds: float) -> None:
+        """Let the others of this loop work meanwhile."""
+
+
+class SystemClock:
+    """The time of this machine."""
+
+    def now(self) -> float:
+        return now()
+
+    def wall(self) -> float:
+        return wall()
+
+    async def rest(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+SYSTEM = SystemClock()
 
 
 def sleep(seconds: float) -> None:

@@ -16,9 +16,10 @@ from rich.table import Table
 from edl_allreduce import clock, outside
 from edl_allreduce.contract import EXIT_FAILED, EXIT_INTERRUPTED
 from edl_allreduce.core.health import Activity
+from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.job.state import Result
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.master.display import can_draw
-from edl_allreduce.master.job import Phase, Result
 from edl_allreduce.master.local import LocalJob, configure_logging
 from edl_allreduce.spec import parse_job
 from edl_allreduce.worker.loop.diary import audit

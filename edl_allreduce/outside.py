@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +49,22 @@ def story(text: object, limit: int = STORY) -> str:
         left_out = len(whole) - limit
         whole = f"{whole[: limit // 2]}\n… {left_out:,} characters left out …\n{whole[-limit // 2 :]}"
     return "\n".join(_visible(part) for part in _LINE_BREAKS.split(whole))
+
+
+def facts(value: dict[str, Any]) -> dict[str, Any]:
+    """The same data with every text in it made visible, so that it can be written as JSON."""
+    return {story(name): _facts(part) for name, part in value.items()}
+
+
+def _facts(value: Any) -> Any:
+    match value:
+        case str():
+            return story(value)
+        case list():
+            return [_facts(part) for part in value]
+        case dict():
+            return facts(value)
+    return value
 
 
 def console(file: IO[str] | None = None) -> Console:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edl_allreduce.core.causes import Cause
+from edl_allreduce.core.status import Facts
 
 
 @dataclass(frozen=True)
@@ -33,18 +34,6 @@ class Found:
     """Those of them that may hold the model."""
     next_id: int = 0
     """The least id that was never used."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known about one worker where it runs, for people and scripts."""
-
-    pid: int = 0
-    """Of its process, where that is one of this machine."""
-    name: str = ""
-    """What the cluster calls it: the name of its pod."""
-    condition: str = ""
-    """Why it does not run yet, in the cluster's own words; empty when there is nothing to say."""
 
 
 @dataclass(frozen=True)

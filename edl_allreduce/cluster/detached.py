@@ -25,7 +25,8 @@ def start(spec: JobSpec, command: Command = Command.TRAIN) -> tuple[LocalJobFile
     files.make_room()
     if files.running() is not None:
         raise UsageError(f"a job named {files.name} is running already; attach to it or stop it first.")
-    (files.directory / EVENTS).unlink(missing_ok=True)  # of an earlier run: nobody must begin with it
+    if files.abandoned() is None:  # of an earlier job: nobody must begin with it
+        (files.directory / EVENTS).unlink(missing_ok=True)
     output = files.directory / STDOUT
     with output.open("wb") as out:
         process = subprocess.Popen(

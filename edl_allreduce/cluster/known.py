@@ -32,6 +32,19 @@ class Address(msgspec.Struct, frozen=True):
     """In the environment of all workers that this master started, and of nobody else."""
 
 
+def event_line(event: EventRecord) -> bytes:
+    """An event as files and the logs of pods keep it."""
+    return msgspec.json.encode(event) + b"\n"
+
+
+def read_event(line: bytes | str) -> EventRecord | None:
+    """An event from its line; None when it is not whole."""
+    try:
+        return msgspec.json.decode(line, type=EventRecord)
+    except msgspec.DecodeError:
+        return None
+
+
 class KnownJob(Protocol):
     """A job that commands can ask, wherever it runs."""
 

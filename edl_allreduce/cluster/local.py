@@ -10,9 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from edl_allreduce.cluster.base import Ended, Facts, Found, Noted, Plan, Site
+from edl_allreduce.cluster.base import Ended, Found, Noted, Plan, Site
 from edl_allreduce.contract import EXIT_INVALID
 from edl_allreduce.core.causes import Cause
+from edl_allreduce.core.status import Facts
 
 TAIL_BYTES = 4096
 

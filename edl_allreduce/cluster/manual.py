@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from edl_allreduce.cluster.base import Ended, Facts, Found, Noted, Plan
+from edl_allreduce.cluster.base import Ended, Found, Noted, Plan
+from edl_allreduce.core.status import Facts
 
 
 class ManualCluster:

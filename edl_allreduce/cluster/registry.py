@@ -2,7 +2,7 @@
 
     lock            held by the running master
     job.json        how to reach the master; readable by the owner only, since it holds the job's token
-    events.jsonl    what happened
+    events.jsonl    what happened; events.1.jsonl what happened before it, when that became too large
     master.log      the master's log, also when nobody reads what is printed
     stdout.log      what a job printed that was started in the background
     logs/           what each worker printed
@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from edl_allreduce import clock, files
-from edl_allreduce.cluster.known import Address
+from edl_allreduce.cluster.known import Address, read_event
 from edl_allreduce.cluster.processes import process_ticks
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import UsageError
@@ -36,6 +36,7 @@ from edl_allreduce.spec.words import did_you_mean
 
 ADDRESS = "job.json"
 EVENTS = "events.jsonl"
+EVENTS_BEFORE = "events.1.jsonl"
 RESULT = "result.msgpack"
 MASTER_LOG = "master.log"
 LOGS = "logs"
@@ -99,12 +100,15 @@ class LocalJobFiles:
             return None
 
     def events(self) -> list[EventRecord]:
-        """All that happened so far. A line that is being written is left for the next time."""
-        try:
-            lines = (self.directory / EVENTS).read_bytes().splitlines(keepends=True)
-        except OSError:
-            return []
-        return [msgspec.json.decode(line, type=EventRecord) for line in lines if line.endswith(b"\n")]
+        """All that happened so far. A line that is being written, or that never was, is left out."""
+        found = []
+        for name in (EVENTS_BEFORE, EVENTS):
+            try:
+                lines = (self.directory / name).read_bytes().splitlines(keepends=True)
+            except OSError:
+                continue
+            found += [event for line in lines if (event := read_event(line)) is not None]
+        return found
 
     def absence(self) -> str:
         return (

@@ -7,7 +7,7 @@ the master or, where none leads, in the process itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 TOLD_ONE_BY_ONE = 10
 """Bad records that are each worth an event; after them only each doubling of their number is."""
@@ -26,6 +26,10 @@ class Account:
     _failure: str = ""
     _bad: dict[tuple[str, int], int] = field(default_factory=dict)
     """Which data, which record; and how many more records were lost with it, as far as one can tell."""
+
+    def copy(self) -> Account:
+        """For whoever keeps the one from before."""
+        return replace(self, _bad=dict(self._bad))
 
     def checkpointed(self, step: int, path: str, error: str) -> str:
         """What is to be told of a checkpoint that was tried; `path`: where it is, or should be."""

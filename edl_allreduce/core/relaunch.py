@@ -24,13 +24,20 @@ class Leave:
 
 
 @dataclass(frozen=True)
+class Unreplaced:
+    """Start nobody, since the user wants it so; the others go on."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class GiveUp:
     """The job fails."""
 
     reason: str
 
 
-Decision = Relaunch | Leave | GiveUp
+Decision = Relaunch | Leave | Unreplaced | GiveUp
 
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
@@ -67,6 +74,9 @@ class Around:
     budget: int = 0
     refusals: int = 0
     """Newcomers in a row, before this one, that could not begin."""
+    minimum: int = 1
+    replaces: bool = True
+    """Whether lost workers are replaced at all (--aux_params=disable_relaunch=true: they are not)."""
 
 
 def decide(worker: Worker, around: Around) -> Decision:
@@ -85,6 +95,8 @@ def decide(worker: Worker, around: Around) -> Decision:
         return GiveUp("it is the same failure in the same place at the same step as before")
     if around.running >= around.wanted:
         return _enough(around)
+    if not around.replaces:
+        return _unreplaced(around)
     if cause in FREE:
         delay = FIRST_DELAY if cause is Cause.REJECTED else 0.0  # the node may refuse the next one as fast
         return Relaunch(delay, f"a worker {SENTENCE[cause]}")
@@ -100,6 +112,8 @@ def _after_refusal(cause: Cause, around: Around) -> Decision:
         return GiveUp(f"nobody trains any more, and {around.refusals + 1} newcomers in a row could not begin")
     if around.running >= around.wanted:
         return _enough(around)
+    if not around.replaces:
+        return _unreplaced(around)
     others = f"{around.healthy} train on" if around.healthy else "nobody trains meanwhile"
     return Relaunch(
         doubled(FIRST_RETRY, around.refusals, LONGEST_DELAY), f"a newcomer {SENTENCE[cause]}; {others}"
@@ -108,6 +122,15 @@ def _after_refusal(cause: Cause, around: Around) -> Decision:
 
 def _enough(around: Around) -> Leave:
     return Leave(f"{around.running} workers are enough for {around.wanted} wanted")
+
+
+def _unreplaced(around: Around) -> Decision:
+    """Nobody comes any more, so too few will always be too few."""
+    rule = "lost workers are not replaced (--aux_params=disable_relaunch=true)"
+    minimum = max(1, around.minimum)
+    if around.running < minimum:
+        return GiveUp(f"{rule}, and {around.running} of at least {minimum} workers are left")
+    return Unreplaced(f"{rule}; {around.running} go on")
 
 
 def is_refusal(worker: Worker, around: Around) -> bool:

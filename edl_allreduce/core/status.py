@@ -40,6 +40,27 @@ class EventRecord:
 
 
 @dataclass(frozen=True)
+class Facts:
+    """What is known about one worker where it runs, for people and scripts."""
+
+    pid: int = 0
+    """Of its process, where that is one of this machine."""
+    name: str = ""
+    """What the cluster calls it: the name of its pod."""
+    condition: str = ""
+    """Why it does not run yet, in the cluster's own words; empty when there is nothing to say."""
+
+
+@dataclass(frozen=True)
+class CheckpointStatus:
+    """The last checkpoint that was written, and when."""
+
+    step: int
+    path: str
+    wall: float
+
+
+@dataclass(frozen=True)
 class Tally:
     """What this run of the job did so far."""
 
@@ -51,6 +72,8 @@ class Tally:
     """Seconds for which the survivors of each re-form stood still; the slowest of them counts."""
     losses: int = 0
     """Members of a ring that were lost without having been asked to leave."""
+    set_back: int = 0
+    """Steps that had to be made again because the last holders of the model were lost."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +113,7 @@ class JobStatus:
     length: Length | None = None
     """Of a training, once a worker opened its data."""
     tally: Tally = Tally()
+    checkpoint: CheckpointStatus | None = None
     audit: str = ""
     """The verdict on a job that is over, where it was given --audit_dir."""
 

@@ -7,7 +7,8 @@ attempt counts: whatever a worker reports that was given up is refused by number
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -21,75 +22,75 @@ class Task:
 
 
 @dataclass(frozen=True)
-class _Lease:
+class Lease:
+    """Who has a task."""
+
     task: Task
     worker: str
 
 
+@dataclass(frozen=True)
 class TaskQueue:
-    """Every task is in exactly one place: still to do, being done, or done."""
+    """Every task is in exactly one place: still to do, being done, or done. Methods give the next queue."""
 
-    def __init__(self, records: int, size: int) -> None:
-        if records < 1 or size < 1:
-            raise ValueError(f"expected at least one record and tasks of at least one, got {records}, {size}")
-        self._records = records
-        self._size = size
-        self._next = 0
-        """Tasks from here on were never given out."""
-        self._returned: list[Task] = []
-        self._doing: dict[int, _Lease] = {}
-        self._done = 0
+    records: int
+    size: int
+    given: int = 0
+    """Tasks from here on were never given out."""
+    returned: tuple[Task, ...] = ()
+    leases: Mapping[int, Lease] = field(default_factory=dict)
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        if self.records < 1 or self.size < 1:
+            expected = "expected at least one record and tasks of at least one"
+            raise ValueError(f"{expected}, got {self.records}, {self.size}")
 
     @property
     def total(self) -> int:
-        return -(-self._records // self._size)
-
-    @property
-    def done(self) -> int:
-        return self._done
+        return -(-self.records // self.size)
 
     @property
     def finished(self) -> bool:
-        return self._done == self.total
+        return self.done == self.total
 
     def doing(self, worker: str) -> list[Task]:
         """What this worker has."""
-        return [lease.task for lease in self._doing.values() if lease.worker == worker]
+        return [lease.task for lease in self.leases.values() if lease.worker == worker]
 
-    def take(self, worker: str) -> Task | None:
+    def take(self, worker: str) -> tuple[TaskQueue, Task | None]:
         """The next task for this worker; None when all are done or being done."""
-        if self._returned:
-            task = self._returned.pop()
-            task = Task(task.number, task.attempt + 1, task.start, task.stop)
-        elif self._next < self.total:
-            start = self._next * self._size
-            task = Task(self._next, 1, start, min(start + self._size, self._records))
-            self._next += 1
+        if self.returned:
+            task = self.returned[-1]
+            task = replace(task, attempt=task.attempt + 1)
+            queue = replace(self, returned=self.returned[:-1])
+        elif self.given < self.total:
+            start = self.given * self.size
+            task = Task(self.given, 1, start, min(start + self.size, self.records))
+            queue = replace(self, given=self.given + 1)
         else:
-            return None
-        self._doing[task.number] = _Lease(task, worker)
-        return task
+            return self, None
+        return replace(queue, leases={**self.leases, task.number: Lease(task, worker)}), task
 
-    def complete(self, worker: str, number: int, attempt: int) -> bool:
-        """Whether this result counts. It does once: from the worker that holds the newest attempt."""
-        lease = self._doing.get(number)
+    def complete(self, worker: str, number: int, attempt: int) -> TaskQueue | None:
+        """None unless this result counts. It does once: from the worker that holds the newest attempt."""
+        lease = self.leases.get(number)
         if lease is None or lease.worker != worker or lease.task.attempt != attempt:
-            return False
-        del self._doing[number]
-        self._done += 1
-        return True
+            return None
+        return replace(self._without([number]), done=self.done + 1)
 
-    def give_back(self, worker: str) -> int:
-        """A worker is gone: others do what it had. Returns the number of tasks."""
+    def give_back(self, worker: str) -> tuple[TaskQueue, int]:
+        """A worker is gone: others do what it had. The second is the number of tasks."""
         lost = self.doing(worker)
-        for task in lost:
-            del self._doing[task.number]
-            self._returned.append(task)
-        return len(lost)
+        queue = self._without([task.number for task in lost])
+        return replace(queue, returned=(*self.returned, *lost)), len(lost)
+
+    def _without(self, numbers: list[int]) -> TaskQueue:
+        return replace(self, leases={n: lease for n, lease in self.leases.items() if n not in numbers})
 
     def validate(self) -> None:
         """What must hold after every call."""
-        assert self._next == len(self._returned) + len(self._doing) + self._done, "no task is lost or twice"
-        assert 0 <= self._done <= self.total
-        numbers = [t.number for t in self._returned] + list(self._doing)
-        assert len(set(numbers)) == len(numbers) and all(n < self._next for n in numbers)
+        assert self.given == len(self.returned) + len(self.leases) + self.done, "no task is lost or twice"
+        assert 0 <= self.done <= self.total
+        numbers = [t.number for t in self.returned] + list(self.leases)
+        assert len(set(numbers)) == len(numbers) and all(n < self.given for n in numbers)

@@ -28,14 +28,16 @@ from edl_allreduce.cluster.kubernetes.manifests import (
 )
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
+from edl_allreduce.cluster.kubernetes.remote import logged
+from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.job.state import Result
 from edl_allreduce.core.protocol import Command
-from edl_allreduce.core.status import JobStatus
+from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ClusterError, SetupError
 from edl_allreduce.master import report
 from edl_allreduce.master.display import Display
-from edl_allreduce.master.job import FINAL, Phase, Result
-from edl_allreduce.master.local import options_of
-from edl_allreduce.master.task_job import job_for
+from edl_allreduce.master.options import options_of
+from edl_allreduce.master.shell import JobShell
 from edl_allreduce.rpc.server import MasterServer, Tls
 from edl_allreduce.spec import JobSpec, to_argv
 
@@ -89,6 +91,10 @@ def run_in_cluster(spec: JobSpec) -> int:
     return 1 if result.phase is Phase.FAILED else 0
 
 
+def tell_log(event: EventRecord) -> None:
+    print(logged(event), flush=True)
+
+
 class ClusterMaster:
     """Serves one job from a pod."""
 
@@ -121,8 +127,8 @@ class ClusterMaster:
             )
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
-        self.job = job_for(self.spec, options, self._cluster)
-        self.job.adopt(found.living, found.running, self._memory.next_id, self._memory.wanted)
+        self.job = JobShell(options, self._cluster, tell_log)
+        self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
         return await self._serve(credentials)
 
     async def _serve(self, credentials: Credentials) -> Result:
@@ -149,7 +155,7 @@ class ClusterMaster:
 
     def _leave(self) -> None:
         """This process ends, not the job; if the pod was deleted, Kubernetes deletes the workers, too."""
-        if self.job.status().phase not in {phase.value for phase in FINAL}:
+        if not self.job.over:
             log.info("asked to end: workers train on, the next master of this job takes them over")
             logging.shutdown()
             os._exit(ENDED_BY_SIGNAL)

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from edl_allreduce import clock, logs, outside
@@ -21,16 +21,19 @@ from edl_allreduce.cluster.choose import cluster_of
 from edl_allreduce.cluster.known import Address
 from edl_allreduce.cluster.pinned import pin
 from edl_allreduce.cluster.processes import process_ticks, workers_of
-from edl_allreduce.cluster.registry import EVENTS, LOGS, MASTER_LOG, LocalJobFiles, newest_checkpoint
+from edl_allreduce.cluster.registry import LOGS, MASTER_LOG, LocalJobFiles, newest_checkpoint
 from edl_allreduce.contract import EXIT_FAILED, EXIT_INTERRUPTED, JOB_TOKEN, MASTER_MARK
 from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.job.state import JobOptions, Result
 from edl_allreduce.core.protocol import Command
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master import outlet, report
 from edl_allreduce.master.display import Display, can_draw
-from edl_allreduce.master.job import Job, JobOptions, Phase, Result, event_line
-from edl_allreduce.master.task_job import job_for
+from edl_allreduce.master.history import History
+from edl_allreduce.master.options import options_of
+from edl_allreduce.master.shell import JobShell
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
 
@@ -120,25 +123,25 @@ class LocalJob:
         self._interrupts = 0
         self.trouble = ""
         """What happened to the job's own files."""
-        self.job: Job
+        self.job: JobShell
         self.final: JobStatus
         """How it ended."""
 
     async def run(self) -> Result:
         """Serve until the job is over."""
-        with (self.directory / EVENTS).open("wb") as events:
-            return await self._run(events.fileno())
+        with closing(History(self.directory, goes_on=self._earlier is not None)) as history:
+            return await self._run(history)
 
-    async def _run(self, events: int) -> Result:
+    async def _run(self, history: History) -> Result:
         spec = self.spec
         check_port(spec.bind, spec.port)
         cluster = self._cluster()
 
         def on_event(event: EventRecord) -> None:
-            self._keep(lambda: os.write(events, event_line(event)))
+            self._keep(lambda: history.write(event))
 
         await self._part_with_orphans()
-        self.job = job_for(spec, self._options(), cluster, on_event)
+        self.job = JobShell(self._options(), cluster, on_event, last_serial=history.last_serial)
         server = MasterServer(self.token, self.job.attend, self._answer)
         try:
             self.port = await server.start(spec.bind, spec.port)
@@ -296,19 +299,6 @@ def check_port(host: str, port: int) -> None:
             f"--port={port}: the master cannot listen on {host}:{port}: {error.strerror}. "
             "Choose another port; 0 takes a free one."
         ) from None
-
-
-def options_of(spec: JobSpec) -> JobOptions:
-    return JobOptions(
-        job_name=spec.job_name,
-        num_workers=spec.num_workers,
-        min_workers=spec.min_workers,
-        cool_down=spec.cool_down_seconds,
-        deadlines=Deadlines(spec.failure_detection_seconds),
-        master_grace=spec.master_grace_seconds,
-        crash_budget=spec.max_worker_crashes,
-        max_bad_records=spec.max_bad_records,
-    )
 
 
 def configure_logging(spec: JobSpec, path: Path, *, to_terminal: bool) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edl_allreduce import outside
+from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.progress import duration
 from edl_allreduce.core.status import JobStatus
-from edl_allreduce.master.job import FINAL, Phase
 
 EVERY_SECONDS = 10.0
 """Between two lines of progress in a log."""
@@ -127,13 +127,15 @@ def _pulled(status: JobStatus) -> dict[str, str]:
 
 
 def _disturbances(status: JobStatus) -> dict[str, str]:
-    pauses, losses = status.tally.pauses, status.tally.losses
-    if not pauses and not losses:
+    pauses, losses, set_back = status.tally.pauses, status.tally.losses, status.tally.set_back
+    if not pauses and not losses and not set_back:
         return {}
     words = [f"{losses} worker{'' if losses == 1 else 's'} lost"] if losses else []
     if pauses:
         many = f"{len(pauses)} pause{'' if len(pauses) == 1 else 's'}"
         words.append(f"{many}, longest {duration_ms(max(pauses))}, together {duration_ms(sum(pauses))}")
+    if set_back:
+        words.append(f"the model was lost: {set_back} steps were made again")
     return {"Disturbed": "; ".join(words)}
 
 

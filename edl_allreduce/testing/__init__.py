@@ -2,6 +2,9 @@
 
 faults          faults of real processes, by coordinates
 jobs            whole jobs under test
+scene           a whole job in simulated time: the master's real machine, played workers
+cluster         a cluster in memory
+clock           time that a test moves
 fake_ring       several ranks in one process
 fake_master     plans and orders for engines in one process
 numpy_trainer   a trainer whose results are exact

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from edl_allreduce import clock
+from edl_allreduce.cluster.registry import LocalJobFiles
 from edl_allreduce.core.audit import Verdict
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.testing import faults as fault_module
@@ -39,7 +38,9 @@ class RunningJob:
         self.job_dir = directory / "job" if job_dir is None else job_dir
         self.faults = directory / "faults"
         self.output = directory / "output"
-        self._serial = 0
+        earlier = LocalJobFiles(self.job_dir)
+        known = earlier.events() if earlier.abandoned() is not None else []
+        self._before = self._serial = known[-1].serial if known else 0
         self.environment = {**os.environ, **fault_module.environment(list(faults), self.faults)}
         command = [
             sys.executable, *program,
@@ -54,12 +55,8 @@ class RunningJob:
             )
 
     def events(self) -> list[EventRecord]:
-        """All that happened so far."""
-        path = self.job_dir / "events.jsonl"
-        if not path.exists():
-            return []
-        lines = path.read_bytes().splitlines(keepends=True)
-        return [msgspec.json.decode(line, type=EventRecord) for line in lines if line.endswith(b"\n")]
+        """All that happened to this run so far; an earlier master of the job may have told more."""
+        return [event for event in LocalJobFiles(self.job_dir).events() if event.serial > self._before]
 
     def wait_for(
         self, kind: str, text: str = "", timeout: float = 120.0, *, again: bool = False

@@ -12,8 +12,10 @@ import pytest
 
 from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.job.state import JobOptions
 from edl_allreduce.core.protocol import Seat
-from edl_allreduce.master.job import Job, JobOptions, Phase
+from edl_allreduce.master.shell import JobShell
 from tests.kubernetes.conftest import cluster_for, owner_of, spec_for, until
 
 pytestmark = pytest.mark.controlplane
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.controlplane
 WANTED = 100
 
 
-async def worker(job: Job, worker_id: int) -> None:
+async def worker(job: JobShell, worker_id: int) -> None:
     """From hello to release, as a worker that is quick at everything."""
     said: asyncio.Queue[protocol.FromWorker | None] = asyncio.Queue()
     seat = Seat(f"uid-{worker_id}", worker_id, "10.0.0.1")
@@ -50,7 +52,7 @@ def test_ninety_nine_train_and_the_hundredth_joins_when_there_is_room(controlpla
 
     async def scenario() -> None:
         await cluster.start()
-        job = Job(options, cluster)
+        job = JobShell(options, cluster)
         running = asyncio.create_task(job.run())
         workers: dict[str, asyncio.Task[None]] = {}
 

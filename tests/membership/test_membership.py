@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import said
 
+from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.membership.machine import RESTART_GAP, handle, validate
 from edl_allreduce.core.membership.types import (
@@ -230,7 +231,7 @@ def test_whoever_does_not_leave_a_broken_ring_is_evicted_and_named() -> None:
     machine.out("b")
     assert machine.wait(STUCK) == ()
     evict, publish = machine.wait(0.1)
-    assert evict == Evict("c", "did not leave the broken ring within 60 s")
+    assert evict == Evict("c", "did not leave the broken ring within 60 s", Cause.STUCK)
     assert publish == Publish(
         plan(2, "ab"), True, "worker 0 reports: reset; worker 2 did not leave the broken ring within 60 s"
     )
@@ -433,7 +434,7 @@ def test_whoever_does_not_come_is_named_evicted_and_left_behind() -> None:
     assert machine.state.waiting_for == "worker 1 has not entered the new ring yet"
     assert machine.wait(STUCK) == ()
     evict, publish = machine.wait(0.1)
-    assert evict == Evict("b", "did not enter the new ring within 60 s")
+    assert evict == Evict("b", "did not enter the new ring within 60 s", Cause.STUCK)
     assert isinstance(publish, Publish) and machine.ring == "ac"
 
 
@@ -483,7 +484,7 @@ def test_whoever_neither_joins_nor_gives_up_is_evicted() -> None:
     machine.out("a")
     machine.out("b")
     orders = machine.wait(STUCK + 1)
-    assert orders[0] == Evict("c", "did not leave the broken ring within 60 s")
+    assert orders[0] == Evict("c", "did not leave the broken ring within 60 s", Cause.STUCK)
     assert machine.ring == "ab"
 
 
@@ -499,7 +500,7 @@ def test_if_nobody_answers_the_abort_those_who_did_not_join_go_first() -> None:
     )
     machine.wait(2 * STUCK + 0.1)
     evict, publish = machine.wait(STUCK)
-    assert evict == Evict("c", "did not join within 180 s, nor give up when told to")
+    assert evict == Evict("c", "did not join within 180 s, nor give up when told to", Cause.STUCK)
     assert isinstance(publish, Publish) and machine.ring == "ab"
 
 
@@ -751,7 +752,7 @@ def test_a_newcomer_with_whom_three_rings_in_a_row_fail_is_left_out() -> None:
         assert isinstance(fails_before_its_first_step(machine, "abc", 40)[-1], Publish)
         assert machine.ring == "abc"
     evict, publish = fails_before_its_first_step(machine, "abc", 40)
-    assert isinstance(evict, Evict) and evict.uid == "c" and evict.refused
+    assert isinstance(evict, Evict) and evict.uid == "c" and evict.cause is Cause.INVALID
     assert evict.reason.startswith("is left out: 3 rings in a row with it broke within their first steps")
     assert "worker 0 reports: sizes differ" in evict.reason
     assert isinstance(publish, Publish) and machine.ring == "ab"

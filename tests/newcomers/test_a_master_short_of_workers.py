@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from edl_allreduce.cluster.base import Ended, Facts, Found, Noted, Plan
+from edl_allreduce.cluster.base import Ended, Found, Noted, Plan
 from edl_allreduce.core import protocol, relaunch
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
+from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.job.state import JobOptions
 from edl_allreduce.core.protocol import Seat
-from edl_allreduce.core.status import EventRecord
-from edl_allreduce.master.job import Job, JobOptions, Phase
+from edl_allreduce.core.status import EventRecord, Facts
+from edl_allreduce.master.shell import JobShell
 
 READY = protocol.Ready(0, False, "data", 1000, 100, model={"optimizer learning_rate": "0.1"})
 
@@ -34,7 +36,7 @@ class Lab:
         self.holds_the_model: set[int] = set()
         """Workers that come from an earlier master's ring."""
         self.events: list[EventRecord] = []
-        self.job = Job(JobOptions("job", 2, 1, 0.0, Deadlines(30.0), 3, 100), self, self.events.append)
+        self.job = JobShell(JobOptions("job", 2, 1, 0.0, Deadlines(30.0), 3, 100), self, self.events.append)
         self.said: dict[int, asyncio.Queue[protocol.FromWorker | None]] = {}
         self.launches = 0
         self._ends: asyncio.Queue[Ended] = asyncio.Queue()
@@ -222,7 +224,7 @@ def test_a_restarted_master_that_hears_a_newcomer_first_believes_who_holds_the_m
         lab.holds_the_model = {1}
         lab.broken = OSError("not yet")  # this test starts the workers itself
         running = asyncio.create_task(lab.job.run())
-        lab.job.adopt([0, 1], [1], 2, 2)
+        lab.job.adopt(Found((0, 1), (1,), 2), 2)
         lab.broken = None
         lab.ready = dataclasses.replace(READY, model={"optimizer learning_rate": "0.2"})
         await lab.launch(0)

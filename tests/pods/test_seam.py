@@ -6,11 +6,12 @@ import asyncio
 import sys
 import threading
 
-from edl_allreduce.cluster.base import Facts, Found, Site
+from edl_allreduce.cluster.base import Found, Site
 from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
 from edl_allreduce.cluster.local import LocalCluster
 from edl_allreduce.cluster.manual import ManualCluster
+from edl_allreduce.core.status import Facts
 from edl_allreduce.spec import parse_job
 
 OWNER = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "elasticdl-job-master", "uid": "u"}}

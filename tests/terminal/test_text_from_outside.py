@@ -16,12 +16,13 @@ from edl_allreduce.cli import events as events_command
 from edl_allreduce.cli import main as cli
 from edl_allreduce.cli import status as status_command
 from edl_allreduce.core import protocol
+from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.job.state import Result
 from edl_allreduce.core.protocol import Seat
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master import report
 from edl_allreduce.master.display import render
-from edl_allreduce.master.job import Phase, Result
 from edl_allreduce.rpc import codec
 from scripts import demo_cluster
 from tests.terminal.statuses import LENGTH, status, worker

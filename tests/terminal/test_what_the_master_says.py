@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -12,10 +13,11 @@ from edl_allreduce.cluster.manual import ManualCluster
 from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
+from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.job.state import JobOptions
 from edl_allreduce.core.progress import Length
 from edl_allreduce.core.protocol import Seat
-from edl_allreduce.master.job import Job, JobOptions, Phase
-from edl_allreduce.master.task_job import TaskJob
+from edl_allreduce.master.shell import JobShell
 
 OPTIONS = JobOptions("job", 0, 1, 0.0, Deadlines(60), 3)
 LENGTH = Length(records=100, epochs=10, batch=10)
@@ -24,7 +26,7 @@ LENGTH = Length(records=100, epochs=10, batch=10)
 class Worker:
     """One worker's stream: what it says, and what it heard last."""
 
-    def __init__(self, job: Job, number: int, length: Length | None = LENGTH) -> None:
+    def __init__(self, job: JobShell, number: int, length: Length | None = LENGTH) -> None:
         self._said: asyncio.Queue[protocol.FromWorker | None] = asyncio.Queue()
         self.seat = Seat(f"uid-{number}", number, "127.0.0.1")
         self.heard: list[protocol.FromMaster] = []
@@ -35,7 +37,7 @@ class Worker:
     def say(self, message: protocol.FromWorker | None) -> None:
         self._said.put_nowait(message)
 
-    async def _attend(self, job: Job) -> None:
+    async def _attend(self, job: JobShell) -> None:
         async def requests() -> AsyncIterator[protocol.FromWorker]:
             while (message := await self._said.get()) is not None:
                 yield message
@@ -65,13 +67,11 @@ async def until(happened: Callable[[], object]) -> None:
     raise AssertionError("it did not happen")
 
 
-def play(
-    scenario: Callable[[Job], Awaitable[None]], job: Callable[[], Job] = lambda: Job(OPTIONS, ManualCluster())
-):
+def play(scenario: Callable[[JobShell], Awaitable[None]], options: JobOptions = OPTIONS):
     """A master of whom everything may be asked."""
 
     async def run() -> None:
-        made = job()
+        made = JobShell(options, ManualCluster())
         running = asyncio.create_task(made.run())
         try:
             await scenario(made)
@@ -82,7 +82,7 @@ def play(
 
 
 def test_the_final_loss_is_that_of_the_last_step_and_not_of_a_heartbeat():
-    async def scenario(job: Job) -> None:
+    async def scenario(job: JobShell) -> None:
         worker = Worker(job, 0)
         await until(lambda: job.status().phase == "Training")
         worker.pulse(1, 40, loss=0.9)
@@ -98,7 +98,7 @@ def test_the_final_loss_is_that_of_the_last_step_and_not_of_a_heartbeat():
 
 
 def test_a_job_without_a_single_heartbeat_knows_its_loss():
-    async def scenario(job: Job) -> None:
+    async def scenario(job: JobShell) -> None:
         worker = Worker(job, 0)
         await until(lambda: job.status().phase == "Training")
         worker.say(protocol.Done(1, 2, False, 1000, 0.5))
@@ -109,7 +109,7 @@ def test_a_job_without_a_single_heartbeat_knows_its_loss():
 
 
 def test_a_stopped_training_is_not_called_complete():
-    async def scenario(job: Job) -> None:
+    async def scenario(job: JobShell) -> None:
         worker = Worker(job, 0)
         await until(lambda: job.status().phase == "Training")
         job.stop("asked by the user")
@@ -127,7 +127,7 @@ def test_a_stopped_training_is_not_called_complete():
 def test_totals_and_rates_follow_the_batch_of_the_ring(per_worker, records_per_second, total):
     length = Length(records=100, epochs=10, batch=10, per_worker=per_worker)
 
-    async def scenario(job: Job) -> None:
+    async def scenario(job: JobShell) -> None:
         workers = [Worker(job, number, length) for number in range(2)]
         await until(lambda: sum(w.rank >= 0 for w in job.status().workers) == 2)
         generation = job.status().generation
@@ -141,7 +141,7 @@ def test_totals_and_rates_follow_the_batch_of_the_ring(per_worker, records_per_s
 
 
 def test_lost_workers_and_pauses_are_counted():
-    async def scenario(job: Job) -> None:
+    async def scenario(job: JobShell) -> None:
         workers = [Worker(job, number) for number in range(2)]
         await until(lambda: sum(w.rank >= 0 for w in job.status().workers) == 2)
         workers[1].say(None)  # its process died, and the other one meets its closed sockets
@@ -157,7 +157,7 @@ def test_lost_workers_and_pauses_are_counted():
 
 
 def test_a_worker_that_reports_a_lost_peer_names_the_other_worker():
-    async def scenario(job: Job) -> None:
+    async def scenario(job: JobShell) -> None:
         workers = [Worker(job, number) for number in (4, 7)]
         await until(lambda: sum(w.rank >= 0 for w in job.status().workers) == 2)
         workers[0].say(protocol.Out(job.status().generation, 5, "lost the connection to rank 1: broken pipe"))
@@ -168,7 +168,7 @@ def test_a_worker_that_reports_a_lost_peer_names_the_other_worker():
 
 
 def test_tasks_that_are_done_stay_done_when_a_heartbeat_comes():
-    async def scenario(job: Job) -> None:
+    async def scenario(job: JobShell) -> None:
         worker = Worker(job, 0, None)
         await until(lambda: worker.heard)
         (order,) = worker.heard
@@ -179,4 +179,4 @@ def test_tasks_that_are_done_stay_done_when_a_heartbeat_comes():
         seen = job.status()
         assert (seen.counts, seen.step, seen.total_steps) == ("task", 1, 2)
 
-    play(scenario, lambda: TaskJob(OPTIONS, ManualCluster(), task_records=50))
+    play(scenario, dataclasses.replace(OPTIONS, task_records=50))

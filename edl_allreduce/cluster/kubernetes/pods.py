@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from edl_allreduce import clock
-from edl_allreduce.cluster.base import Ended, Facts, Found, Noted, Plan
+from edl_allreduce.cluster.base import Ended, Found, Noted, Plan
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.adaptation import adapted_by_file
 from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice, owned, reference, worker_pod
@@ -21,6 +21,7 @@ from edl_allreduce.core import pod_causes
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.deadlines import growing
 from edl_allreduce.core.pod_causes import Coming, Leaving, Over, Running
+from edl_allreduce.core.status import Facts
 from edl_allreduce.errors import ApiRefused, ClusterError
 from edl_allreduce.spec import JobSpec
 

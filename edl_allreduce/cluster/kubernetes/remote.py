@@ -9,19 +9,17 @@ from __future__ import annotations
 import base64
 import logging
 import queue
-import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from edl_allreduce import clock
-from edl_allreduce.cluster.known import Address
+from edl_allreduce.cluster.known import Address, event_line, read_event
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
@@ -43,8 +41,19 @@ NOT_FOUND = 404
 NOT_STARTED = 400
 """What the API server answers when a log is asked for before the container runs."""
 CHUNK = 64 * 1024
-EVENT_LINE = re.compile(r"(\d+-\d+-\d+ \d+:\d+:\d+,\d+) INFO \[master\] ([a-z-]+): (.*)")
-"""How the master's log tells an event; its clock is UTC, as in every pod."""
+EVENT_PREFIX = "event {"
+"""How a line of the master's log begins that tells an event as JSON."""
+
+
+def logged(event: EventRecord) -> str:
+    """An event as the master prints it, whatever --log_level is: its log is what is left of a job."""
+    return f"event {event_line(event).decode().rstrip()}"
+
+
+def events_in(lines: Iterable[str]) -> list[EventRecord]:
+    """The events of a master from what its pod printed."""
+    told = (line.partition(" ")[2] for line in lines if line.startswith(EVENT_PREFIX))
+    return [event for text in told if (event := read_event(text)) is not None]
 
 
 class Tunnel:
@@ -203,12 +212,7 @@ class ClusterJob:
     def _logged(self) -> list[EventRecord]:
         if self.pod() is None:
             return []
-        lines = self._pod_lines(names.master_name(self.name))
-        found = [match for line in lines if (match := EVENT_LINE.match(line))]
-        return [
-            EventRecord(serial, datetime.fromisoformat(f"{m[1]}+00:00").timestamp(), m[2], m[3])
-            for serial, m in enumerate(found, 1)
-        ]
+        return events_in(self._pod_lines(names.master_name(self.name)))
 
     # ------------------------------------------------------------------------------------------------ logs
 
@@ -228,7 +232,7 @@ class ClusterJob:
             yield from self._followed(whose)
             return
         for name, pod in self._chosen(whose).items():
-            yield from ((name, line) for line in self._pod_lines(pod))
+            yield from ((name, line) for line in self._shown(pod))
 
     def _chosen(self, whose: str) -> dict[str, str]:
         return {
@@ -257,10 +261,15 @@ class ClusterJob:
 
     def _follow_pod(self, name: str, pod: str, lines: queue.SimpleQueue[tuple[str, str]]) -> None:
         try:
-            for line in self._pod_lines(pod, follow=True):
+            for line in self._shown(pod, follow=True):
                 lines.put((name, line))
         except ClusterError as error:
             log.warning("the log of %s ends here: %s", pod, error)
+
+    def _shown(self, pod: str, *, follow: bool = False) -> Iterator[str]:
+        """What a pod printed for people: events are there in words, too."""
+        lines = self._pod_lines(pod, follow=follow)
+        return (line for line in lines if not line.startswith(EVENT_PREFIX))
 
     def _pod_lines(self, pod: str, *, follow: bool = False) -> Iterator[str]:
         """What a pod printed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.membership.types import (
     Abort,
     Action,
@@ -241,13 +242,13 @@ def _decide(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     deadline = state.options.deadlines.rejoin
     missing = [m for m in state.members.values() if m.expected and now - m.since > deadline]
     if missing:
-        return _evict(state, missing, "was not heard after the master's restart", now)
+        return _evict(state, missing, "was not heard after the master's restart", Cause.SILENT, now)
     away = [m for m in state.members.values() if m.away is not None]
     overdue = [m for m in away if _waited(state, m, now) > _absence(state, m)]
     if overdue:
         waited = max(_waited(state, m, now) for m in overdue)
         why = f"is gone: its connection ended, and it did not come back within {waited:.0f} s"
-        return _evict(state, overdue, why, now)
+        return _evict(state, overdue, why, Cause.SILENT, now)
 
     state = _go_on_without(state)
     ring = state.alive()
@@ -422,7 +423,8 @@ def _settle(
     state = replace(state, broken_since=since)
     limit = _patience(state, ring, inside)
     if now - since > limit:
-        return _evict(state, inside, f"did not leave the broken ring within {limit:.0f} s", now)
+        why = f"did not leave the broken ring within {limit:.0f} s"
+        return _evict(state, inside, why, Cause.STUCK, now)
     state, order = _order_abort(state, inside, "; ".join(state.losses) or "a member left the ring")
     state, _ = _wait(state, f"the ring broke; worker {_ids(inside)} has not left it yet")
     return state, order
@@ -441,7 +443,7 @@ def _start_over(state: State, ring: list[Member], now: float) -> tuple[State, tu
         return _replace_ring(state, ring, [], now)
     last = f" ({'; '.join(state.losses)})" if state.losses else ""
     why = f"is left out: {STALLS} rings in a row with it broke within their first steps{last}"
-    return _evict(state, blamed, why, now, refused=True)
+    return _evict(state, blamed, why, Cause.INVALID, now)
 
 
 def _blamed(ring: list[Member]) -> list[Member]:
@@ -467,7 +469,8 @@ def _watch_joining(
     if absent:
         limit = _patience(state, ring, absent)
         if waited > limit:
-            state, actions = _evict(state, absent, f"did not enter the new ring within {limit:.0f} s", now)
+            why = f"did not enter the new ring within {limit:.0f} s"
+            state, actions = _evict(state, absent, why, Cause.STUCK, now)
             return state, (*order, *actions)
         state, _ = _wait(state, f"worker {_ids(absent)} has not entered the new ring yet")
         return state, order
@@ -476,7 +479,7 @@ def _watch_joining(
     longest = limit + _patience(state, ring, unjoined)
     if waited > longest:
         why = f"did not join within {longest:.0f} s, nor give up when told to"
-        return _evict(state, unjoined, why, now)
+        return _evict(state, unjoined, why, Cause.STUCK, now)
     if waited > limit:
         return _order_abort(state, inside, "the ring did not form in time")
     return _wait(state, f"worker {_ids(unjoined)} is connecting")
@@ -503,9 +506,9 @@ def _patience(state: State, ring: list[Member], suspects: list[Member]) -> float
 
 
 def _evict(
-    state: State, members: list[Member], why: str, now: float, *, refused: bool = False
+    state: State, members: list[Member], why: str, cause: Cause, now: float
 ) -> tuple[State, tuple[Action, ...]]:
-    evictions = tuple(Evict(m.seat.uid, why, refused) for m in members)
+    evictions = tuple(Evict(m.seat.uid, why, cause) for m in members)
     for member in members:
         state = _lost(state, member.seat.uid, why, now)
     state, actions = _decide(state, now)

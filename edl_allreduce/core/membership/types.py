@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Done, Draining, Entered, Hello, Joined, Out, Plan, Ready, Seat
 
@@ -240,8 +241,9 @@ class Evict:
 
     uid: str
     reason: str
-    refused: bool = False
-    """Something is wrong with it that another one in its place may have as well."""
+    cause: Cause = Cause.SILENT
+    """Silent: it is cut off, or holds on to what is no more. Stuck: others waited for it for too long.
+    Invalid: something is wrong with it that another one in its place may have as well."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,12 @@
+"""The master's half as a pure machine: `machine.handle(state, event, now) -> (state, effects)`.
+
+state       what a master knows
+inbox       what can happen to it, and what it wants done
+lifecycle   the table of phases
+machine     the one door
+keeping     workers: slots, ids, relaunch, scaling, refusals, evictions
+ring        one kind of work: a ring that trains, led by `core.membership`
+queue       the other kind: tasks that workers pull (evaluation, prediction)
+finishing   who writes the result, and how the job ends
+queries     what people are shown
+"""

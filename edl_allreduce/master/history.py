@@ -1,0 +1,45 @@
+"""What happened to a local job, one JSON per line, in a file that outlives its master."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from edl_allreduce.cluster.known import event_line
+from edl_allreduce.cluster.registry import EVENTS, EVENTS_BEFORE, LocalJobFiles
+from edl_allreduce.core.status import EventRecord
+
+LARGEST_BYTES = 16 * 1024 * 1024
+"""Of one file; then it becomes the file before it, which is the last that is kept."""
+
+
+class History:
+    """The events of one job. `goes_on`: those of an earlier master are of the same job."""
+
+    def __init__(self, directory: Path, *, goes_on: bool) -> None:
+        self._path, self._before = directory / EVENTS, directory / EVENTS_BEFORE
+        known = LocalJobFiles(directory).events() if goes_on else []
+        self.last_serial = known[-1].serial if known else 0
+        if not goes_on:
+            self._before.unlink(missing_ok=True)
+        self._descriptor = self._open(os.O_APPEND if goes_on else os.O_TRUNC)
+        self._written = os.fstat(self._descriptor).st_size
+        self._broken_off = goes_on and self._written > 0 and not self._path.read_bytes().endswith(b"\n")
+
+    def _open(self, flag: int) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | flag, 0o666)
+
+    def write(self, event: EventRecord) -> None:
+        """May raise OSError: the disk is full, or somebody deleted the directory."""
+        if self._written >= LARGEST_BYTES:
+            self._path.replace(self._before)
+            os.close(self._descriptor)
+            self._descriptor = self._open(os.O_TRUNC)
+            self._written = 0
+        data = event_line(event)
+        if self._broken_off:  # a master that was killed in the middle of a line
+            data, self._broken_off = b"\n" + data, False
+        self._written += os.write(self._descriptor, data)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
