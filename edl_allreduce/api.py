@@ -35,6 +35,7 @@ __all__ = ["EventRecord", "Job", "JobFailed", "Status", "attach", "submit"]
 
 Status = JobStatus
 POLL_SECONDS = 0.1
+"""Between two looks at the job's files: what a person takes for at once."""
 SUCCEEDED = "Succeeded"
 
 

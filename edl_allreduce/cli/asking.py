@@ -13,6 +13,7 @@ from edl_allreduce.core.status import JobStatus
 from edl_allreduce.spec.words import Parser
 
 POLL_SECONDS = 0.2
+"""Between two looks at the job's files: what a person takes for at once."""
 
 
 def job_parser(name: str, usage: str, about: str) -> Parser:

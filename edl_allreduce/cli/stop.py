@@ -19,6 +19,7 @@ Stop a running job at a step boundary: every worker finishes its step, the model
 """
 
 EXIT_SECONDS = 10.0
+"""How long a master that wrote its result may take to end."""
 
 
 def main(argv: list[str]) -> int:

@@ -15,7 +15,9 @@ from edl_allreduce.spec import Command, JobSpec, job_directory, to_argv
 
 STDOUT = "stdout.log"
 POLL_SECONDS = 0.1
+"""Between two looks whether the master listens: what a person takes for at once."""
 START_SECONDS = 60.0
+"""How long a master may take until it listens: seconds, on a machine that is very busy."""
 
 
 def start(spec: JobSpec, command: Command = Command.TRAIN) -> tuple[LocalJobFiles, subprocess.Popen[bytes]]:

@@ -16,6 +16,7 @@ from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.status import Facts
 
 TAIL_BYTES = 4096
+"""Of a worker's log, for the words that tell why it ended: a traceback fits."""
 
 FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 

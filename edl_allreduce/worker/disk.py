@@ -10,6 +10,7 @@ from pathlib import Path
 from edl_allreduce.errors import UsageError
 
 TRIAL_BYTES = 4096
+"""One block: a full disk takes an empty file."""
 
 CURES = {
     errno.ENOSPC: "free some space, or choose a directory on another disk",

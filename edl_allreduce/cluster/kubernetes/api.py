@@ -16,6 +16,7 @@ from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.errors import ApiRefused, ClusterUnreachable, SetupError
 
 REQUEST_SECONDS = 10.0
+"""How long the API server may take to answer before the request is tried again."""
 POOL = 16
 """Connections that are kept for requests at the same time."""
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"

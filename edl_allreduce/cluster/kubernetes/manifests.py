@@ -27,10 +27,13 @@ STATE_DIRECTORY = "/run/elasticdl"
 SPEC_DIRECTORY = "/cluster_spec"
 """Where images of `elasticdl zoo init --cluster_spec` keep that file."""
 LEAST_GRACE = 30
+"""Seconds between SIGTERM and SIGKILL: Kubernetes' own default. Deadlines may ask for more."""
 LOST_NODE_SECONDS = 30
+"""How long a pod stays on a node that is lost; Kubernetes' default of 300 s would hold its place."""
 KILLED = [137, 255]
 """Exit codes of a process that was killed, and of one that was lost when its node was switched off."""
 LONGEST_NAME = 63
+"""Of a label of DNS."""
 
 
 @dataclass(frozen=True)

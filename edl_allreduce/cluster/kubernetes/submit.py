@@ -26,6 +26,7 @@ COLLECTIONS = {"Pod": "pods", "Secret": "secrets", "Service": "services"}
 GONE_SECONDS = 10.0
 """How long an object that is being deleted may keep its name."""
 POLL_SECONDS = 0.2
+"""Between two looks whether it is gone."""
 
 
 class SubmittingApi(Protocol):

@@ -26,6 +26,7 @@ WATCH_SECONDS = 60
 SILENCE_SECONDS = WATCH_SECONDS + 15
 FIRST_DELAY = 0.2
 LONGEST_DELAY = 15.0
+"""Between two tries, doubled each time: an API server that restarts is soon back."""
 GONE = 410
 ANEW = frozenset({400, 404, GONE})
 """Answers after which only a new list helps."""

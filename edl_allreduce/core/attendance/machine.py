@@ -39,6 +39,7 @@ from edl_allreduce.core.attendance.queries import HERE, NEXT, breaking
 from edl_allreduce.core.attendance.state import FINAL, RING, LastWord, Leave, MasterGone, Stage, State
 
 RETRY_SECONDS = 0.5
+"""Between two tries to reach the master: soon enough for a short break, too seldom to be a burden."""
 ABORT_AGAIN_SECONDS = 0.05
 """The order to break a ring may fall into the moment before it begins to form: it is given until it took."""
 KEPT = (
@@ -47,6 +48,7 @@ KEPT = (
 )  # fmt: skip
 """Reports that nobody else gives and that no introduction repeats: they wait until the master listens."""
 MOST_KEPT = 1000
+"""Of them, oldest forgotten first: a master that is gone for hours must not fill the memory."""
 
 Outcome = tuple[State, tuple[Instruction, ...]]
 

@@ -22,6 +22,7 @@ from edl_allreduce.worker.loop.journal import Journal
 log = logging.getLogger(__name__)
 
 WRITER_NICENESS = 19
+"""The lowest priority: training takes what it needs first."""
 
 
 class Checkpoints:

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 EVERY_STEPS = 10
 """Training curves get a point this often: fine enough to look at, too rare to cost time."""
 FLUSH_MILLISECONDS = 2000
+"""Curves that are watched move, and the disk is left alone between."""
 
 
 class Summaries:

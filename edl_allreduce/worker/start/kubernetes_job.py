@@ -38,9 +38,9 @@ from edl_allreduce.worker.start import signals
 
 log = logging.getLogger("edl_allreduce.worker.start.kubernetes_job")
 
-"""Where the one worker that has it writes the model after each epoch."""
 DEFAULT_PORT = 7164
 POLL_SECONDS = 1.0
+"""Between two looks at the pods: all of them ask the API server, and a Job starts in seconds anyway."""
 ALL_RUN_SECONDS = 600.0
 """How long the pods of a Job may take until all of them run."""
 JOB_LABEL = "job-name"
