@@ -1,4 +1,4 @@
-"""The user's loop as the engine sees it: a trainer that computes and commits, and indices instead of data."""
+"""The user's loop as the engine sees it: a trainer that computes and commits."""
 
 from __future__ import annotations
 
