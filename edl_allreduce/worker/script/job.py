@@ -28,7 +28,6 @@ from edl_allreduce.worker.loop.engine import Engine
 from edl_allreduce.worker.loop.feeding import IndexFeed
 from edl_allreduce.worker.loop.orders import Ending
 from edl_allreduce.worker.loop.steps import Contribution, MicroBatch, StepInput
-from edl_allreduce.worker.script.member import find_member
 from edl_allreduce.worker.script.state import SharedState, Value
 from edl_allreduce.worker.script.trainer import Loop, Reducer
 from edl_allreduce.worker.script.turns import (
@@ -44,6 +43,7 @@ from edl_allreduce.worker.script.turns import (
     StepAgain,
     StepApplied,
 )
+from edl_allreduce.worker.script.worker import find_worker
 
 log = logging.getLogger("edl_allreduce.elastic")
 
@@ -125,9 +125,9 @@ class ElasticJob:
         self._save = save
         self._batch_size = batch_size
         self._handover = Handover()
-        self._member = find_member(spec)
-        self._reducer = Reducer(self._member.ring)
-        self._loop = Loop(state, self._handover, self._reducer, self._member.orders.progress)
+        self._worker = find_worker(spec)
+        self._reducer = Reducer(self._worker.ring)
+        self._loop = Loop(state, self._handover, self._reducer, self._worker.orders.progress)
         self._ended = False
         self._gradients = ""
         """What the rehearsal averaged."""
@@ -136,7 +136,7 @@ class ElasticJob:
 
     @property
     def worker_id(self) -> int:
-        return self._member.orders.seat.worker_id
+        return self._worker.orders.seat.worker_id
 
     def steps(self, *, rehearse: bool = True) -> Iterator[Step]:
         """All steps of the job, in turn with the other workers. Use each as `with step:`.
@@ -189,8 +189,8 @@ class ElasticJob:
     # ---------------------------------------------------------------------------------- life cycle
 
     def _rehearse(self) -> Iterator[Step]:
-        member = self._member
-        member.meet_nobody()
+        worker = self._worker
+        worker.meet_nobody()
         before = self._state.state()
         batch = max(1, (self._batch_size or self._spec.global_batch_size) // max(1, self._spec.num_workers))
         first = self._schedule.order.indices(Span(0, 0, min(batch, self._schedule.order.records)))
@@ -198,10 +198,10 @@ class ElasticJob:
         yield Step(self, StepInput(0, [part], 0, len(first)), rehearsal=True)
         self._state.restore(before)
         self._loop.stop_wanted = False
-        member.ring.leave()
+        worker.ring.leave()
 
     def _start_engine(self) -> None:
-        spec, member = self._spec, self._member
+        spec, worker = self._spec, self._worker
         same = f"{self._schedule.order}, {self._state.signature()}"
         program = Program(
             trainer=self._loop,
@@ -212,14 +212,14 @@ class ElasticJob:
             batch_size=self._batch_size,
             model={**of_script(), "gradients": self._gradients},
         )
-        engine = assemble(spec, program, member.orders, member.ring)
-        member.ready(ready_message(spec, program, engine))
+        engine = assemble(spec, program, worker.orders, worker.ring)
+        worker.ready(ready_message(spec, program, engine))
         threading.Thread(target=self._run, args=(engine,), name="engine", daemon=True).start()
 
     def _run(self, engine: Engine) -> None:
         try:
             over = Over(engine.run())
-            self._member.check()
+            self._worker.check()
         except LoopGone:
             return
         except Exception as error:  # noqa: BLE001  handed over to the loop's thread, which raises it
@@ -242,9 +242,9 @@ class ElasticJob:
         if self._draining > 1:
             os._exit(1)
         log.info("asked to leave: draining")
-        self._member.drain()
-        if self._member.orders.progress.activity is Activity.PREPARING:
-            self._member.close()
+        self._worker.drain()
+        if self._worker.orders.progress.activity is Activity.PREPARING:
+            self._worker.close()
             os._exit(0)  # nobody counts on this worker yet
 
     def __enter__(self) -> Self:
@@ -263,13 +263,13 @@ class ElasticJob:
                 "the loop was left before the job was over; job.stop() ends the job for all workers, and "
                 "SIGTERM lets this one leave."
             )
-            if not self._member.led:
+            if not self._worker.led:
                 raise error
         if error is not None:
             self._handover.say(Gone())
-            self._member.failed(error)
+            self._worker.failed(error)
             return
-        self._member.close()
+        self._worker.close()
 
 
 def join(

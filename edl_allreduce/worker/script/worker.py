@@ -29,7 +29,7 @@ log = logging.getLogger("edl_allreduce.elastic")
 
 
 @dataclass
-class Member:
+class ScriptWorker:
     """Ring and orders of this process, and what differs between a master, a launcher and nobody."""
 
     orders: Attendant
@@ -85,7 +85,7 @@ def _end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def find_member(spec: JobSpec) -> Member:
+def find_worker(spec: JobSpec) -> ScriptWorker:
     """A master said so in the flags, a launcher in its own variables; otherwise this process is alone."""
     if spec.master_addr:
         return _led(spec)
@@ -93,13 +93,13 @@ def find_member(spec: JobSpec) -> Member:
     if launcher is None:
         _log(spec, "this process alone")
         lone = LoneMaster(Plan(1, (Seat("alone", 0, "127.0.0.1"),)), 0)
-        return Member(lone.attendant(), SoloRing(), lone)
+        return ScriptWorker(lone.attendant(), SoloRing(), lone)
     _log(spec, f"rank {launcher.rank}")
     lone = LoneMaster(fixed_plan(launcher), launcher.rank)
-    return Member(lone.attendant(), fixed_ring(launcher), lone)
+    return ScriptWorker(lone.attendant(), fixed_ring(launcher), lone)
 
 
-def _led(spec: JobSpec) -> Member:
+def _led(spec: JobSpec) -> ScriptWorker:
     control = connect(spec)
     seat = control.seat
     _log(spec, f"worker {seat.worker_id}")
@@ -108,7 +108,7 @@ def _led(spec: JobSpec) -> Member:
              seat.worker_id, os.getpid(), seat.uid, seat.host, spec.master_addr)  # fmt: skip
     timeout = Deadlines(spec.failure_detection_seconds).collective
     ring = HorovodRing(control.store.port, interface_of(seat.host), timeout)
-    return Member(control, ring, full_traceback=spec.full_traceback)
+    return ScriptWorker(control, ring, full_traceback=spec.full_traceback)
 
 
 def _log(spec: JobSpec, who: str) -> None:
