@@ -27,7 +27,9 @@ from edl_allreduce.errors import UsageError
 log = logging.getLogger(__name__)
 
 LAST_EVENTS = 200
+"""Events that a status carries, for somebody who comes late; the whole history is in a file or a log."""
 HANG_UP = None
+"""In an outbox: nothing more is said over this stream."""
 
 CERTAIN = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 """Why a worker cannot be started, when trying again would not help."""
