@@ -40,6 +40,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "logs": Entry("show what workers and master printed", "edl_allreduce.cli.logs:main"),
     "events": Entry("show what happened to a job, with reasons", "edl_allreduce.cli.events:main"),
     "scale": Entry("change the number of workers while training", "edl_allreduce.cli.scale:main"),
+    "autoscale": Entry(
+        "replay a workload: what each policy would have done", "edl_allreduce.cli.autoscale:main"
+    ),
     "stop": Entry("stop a job at a step boundary", "edl_allreduce.cli.stop:main"),
     "hosts": Entry("print the ring's members for horovodrun", "edl_allreduce.cli.hosts:main"),
     "audit": Entry("prove that each record was used exactly once", "edl_allreduce.cli.audit:main"),

@@ -174,6 +174,7 @@ class Room:
         self._free: dict[str, tuple[int, ...]] = {}
         self._alike: dict[tuple[int, tuple[int, ...]], dict[str, None]] = {}
         self._asks: dict[Template, Ask] = {}
+        self._found: dict[Ask, str | None] = {}
         self.total = [0] * len(self.names)
         self.used = [0] * len(self.names)
         for node in nodes:
@@ -229,6 +230,9 @@ class Room:
 
     def find(self, ask: Ask) -> str | None:
         """The node that it fills best, so that large gaps are left for what is large."""
+        last = self._found.get(ask)
+        if last is not None and self.fits(last, ask):
+            return last  # where the last of its kind went: fill that node before the next
         best, best_score = None, float("inf")
         for (profile, free), nodes in self._alike.items():
             if profile not in ask.profiles:
@@ -244,6 +248,7 @@ class Room:
                 score += sum(10.0 * free[at] / self._largest[at] for at in ask.devices_spared)
                 if score < best_score:
                     best, best_score = next(iter(nodes)), score
+        self._found[ask] = best
         return best
 
     def take(self, node: str, ask: Ask) -> None:

@@ -66,7 +66,12 @@ class _Planner:
         self.jobs = {job.name: assumed(job, self.policy) for job in self.given if job.managed}
         self.worth = {name: Worth(job, self.policy) for name, job in self.jobs.items()}
         self.floor = {name: job.minimum for name, job in self.jobs.items()}
-        self.known = {job.name for job in self.given if job.known}
+        self.ending = {
+            job.name
+            for job in self.given
+            if job.known and job.workers and job.trained_for(job.workers) < self.policy.last_seconds
+        }
+        """Jobs so near their end that they are left in peace."""
         self.mastered = {
             pod.job
             for pod in self.pods
@@ -236,11 +241,6 @@ class _Planner:
             return self.table.size(name) > 0
         return not job.settling and self.table.size(name) >= job.minimum
 
-    def _near_its_end(self, name: str) -> bool:
-        job = self.jobs[name]
-        known = name in self.known and job.workers > 0
-        return known and job.trained_for(job.workers) < self.policy.last_seconds
-
     def _give_back(self) -> None:
         """A worker that does not make its job faster is not kept; nor one above the load that is wanted."""
         for name in self.jobs:
@@ -297,7 +297,7 @@ class _Planner:
                 heapq.heappush(heap, entry)
 
     def _claim(self, name: str) -> tuple[float, str, int] | None:
-        if not self._at_peace(name) or self._near_its_end(name) or self._gave(name):
+        if not self._at_peace(name) or name in self.ending or self._gave(name):
             return None
         size = self.table.size(name)
         target = self.worth[name].step(size)
@@ -354,12 +354,13 @@ class _Planner:
     def _donors(self, receiver: str, most: float) -> Iterator[tuple[str, int]]:
         priced = [
             (loss, name)
-            for name in self.jobs
-            if name != receiver
+            for name, seats in self.table.seats.items()
+            if name in self.jobs
+            and len(seats) > self.floor[name]
+            and name != receiver
             and name not in self.received
-            and self.table.size(name) > self.floor[name]
+            and name not in self.ending
             and self._at_peace(name)
-            and not self._near_its_end(name)
             and (loss := self._loss(name)) * (1 + self.policy.margin) < most
         ]
         for _, name in sorted(priced):
@@ -402,6 +403,6 @@ class _Planner:
             return "its workers still start"
         if job.workers >= job.maximum:
             return "it has its maximum"
-        if self._near_its_end(job.name):
+        if job.name in self.ending:
             return "it is about to end"
         return "no change is worth its cost"

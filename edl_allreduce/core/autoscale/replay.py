@@ -35,7 +35,7 @@ class Setting:
 
     slots: int = 64
     per_node: int = 4
-    interval: float = 30.0
+    interval: float = 60.0
     """Seconds between two looks at a cluster in which nothing else happens."""
     pause: float = 1.0
     """Seconds for which a ring stands still when it re-forms. Ours take 0.1 s or less, most others 30 s."""

@@ -117,6 +117,8 @@ class Table:
         better than several, the first donor better than the next; of several the fewest.
         """
         willing = list(donors)
+        if not willing:
+            return None
         for job, _ in willing:
             tried = set()
             for seat in self.expendable(job, len(self.seats[job])):
