@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from edl_allreduce.core.causes import Cause
-from edl_allreduce.core.status import Facts
+from edl_allreduce.core.job.inbox import Ended, Note
+from edl_allreduce.core.status import WorkerFacts
 
 
 @dataclass(frozen=True)
-class Plan:
+class DryRun:
     """What would be done, before anything is done. `--yaml` prints it; a dry run needs nothing else."""
 
     commands: tuple[tuple[str, ...], ...] = ()
@@ -37,24 +37,6 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A worker's process or pod is over."""
-
-    worker_id: int
-    cause: Cause
-    text: str
-    """For people: exit code, signal, the pod's own words."""
-
-
-@dataclass(frozen=True)
-class Noted:
-    """Something that people should know, and that nothing has to be done about."""
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True)
 class Site:
     """What a cluster must know about a master outside of it, whose workers it starts."""
 
@@ -66,6 +48,10 @@ class Site:
     """For workers, beside what is inherited: the job's token among it."""
 
 
+News = Ended | Note
+"""What happens by itself where workers run, as the job's machine takes it in."""
+
+
 class Cluster(Protocol):
     """Starts and ends workers; ids come from the master and are never reused.
 
@@ -75,7 +61,7 @@ class Cluster(Protocol):
     head_start: float
     """Seconds for survivors to re-form before a replacement starts, where it would take their cores."""
 
-    def plan(self, worker_id: int) -> Plan:
+    def plan(self, worker_id: int) -> DryRun:
         """What `launch` would do."""
 
     async def start(self) -> Found:
@@ -89,10 +75,10 @@ class Cluster(Protocol):
     async def kill(self, worker_id: int) -> None:
         """End it now."""
 
-    async def next_news(self) -> Ended | Noted:
+    async def next_news(self) -> News:
         """Wait for the next thing that happens by itself."""
 
-    def facts(self, worker_id: int) -> Facts: ...
+    def facts(self, worker_id: int) -> WorkerFacts: ...
 
     async def last_words(self, worker_id: int) -> str:
         """The end of its log; empty when it cannot be had."""

@@ -10,10 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from edl_allreduce.cluster.base import Ended, Found, Noted, Plan, Site
+from edl_allreduce.cluster.base import DryRun, Found, News, Site
 from edl_allreduce.contract import EXIT_INVALID
 from edl_allreduce.core.causes import Cause
-from edl_allreduce.core.status import Facts
+from edl_allreduce.core.job.inbox import Ended
+from edl_allreduce.core.status import WorkerFacts
 
 TAIL_BYTES = 4096
 """Of a worker's log, for the words that tell why it ended: a traceback fits."""
@@ -40,8 +41,8 @@ class LocalCluster:
     def _scratch_of(self, worker_id: int) -> Path:
         return Path(self._scratch.name) / f"worker-{worker_id}"
 
-    def plan(self, worker_id: int) -> Plan:
-        return Plan(commands=((sys.executable, *self._site.argv_of(worker_id)),))
+    def plan(self, worker_id: int) -> DryRun:
+        return DryRun(commands=((sys.executable, *self._site.argv_of(worker_id)),))
 
     async def start(self) -> Found:
         """Workers of an earlier master are not ours: they end with it, or were asked to leave."""
@@ -84,12 +85,12 @@ class LocalCluster:
         if process is not None and process.returncode is None:
             process.send_signal(number)
 
-    async def next_news(self) -> Ended | Noted:
+    async def next_news(self) -> News:
         return await self._ends.get()
 
-    def facts(self, worker_id: int) -> Facts:
+    def facts(self, worker_id: int) -> WorkerFacts:
         process = self._processes.get(worker_id)
-        return Facts(pid=process.pid if process is not None else 0)
+        return WorkerFacts(pid=process.pid if process is not None else 0)
 
     async def last_words(self, worker_id: int) -> str:
         return await asyncio.to_thread(self._tail, worker_id)

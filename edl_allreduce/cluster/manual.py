@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from edl_allreduce.cluster.base import Ended, Found, Noted, Plan
-from edl_allreduce.core.status import Facts
+from edl_allreduce.cluster.base import DryRun, Found, News
+from edl_allreduce.core.status import WorkerFacts
 
 
 class ManualCluster:
@@ -13,8 +13,8 @@ class ManualCluster:
 
     head_start = 0.0
 
-    def plan(self, worker_id: int) -> Plan:
-        return Plan()
+    def plan(self, worker_id: int) -> DryRun:
+        return DryRun()
 
     async def start(self) -> Found:
         return Found()
@@ -28,12 +28,12 @@ class ManualCluster:
     async def kill(self, worker_id: int) -> None:
         """Not ours to end; who is evicted hears it when it speaks again."""
 
-    async def next_news(self) -> Ended | Noted:
+    async def next_news(self) -> News:
         await asyncio.Event().wait()
         raise AssertionError("nothing happens here")
 
-    def facts(self, worker_id: int) -> Facts:
-        return Facts()
+    def facts(self, worker_id: int) -> WorkerFacts:
+        return WorkerFacts()
 
     async def last_words(self, worker_id: int) -> str:
         return ""

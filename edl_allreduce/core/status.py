@@ -40,7 +40,7 @@ class EventRecord:
 
 
 @dataclass(frozen=True)
-class Facts:
+class WorkerFacts:
     """What is known about one worker where it runs, for people and scripts."""
 
     pid: int = 0

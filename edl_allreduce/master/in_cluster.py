@@ -23,7 +23,7 @@ from edl_allreduce.cluster.kubernetes.credentials import make_credentials
 from edl_allreduce.cluster.kubernetes.manifests import (
     STATE_DIRECTORY,
     Credentials,
-    WorkerOffice,
+    MasterContext,
     port_of,
 )
 from edl_allreduce.cluster.kubernetes.names import Object
@@ -183,13 +183,13 @@ class ClusterMaster:
     def _make_cluster(self, credentials: Credentials) -> KubernetesCluster:
         ip = self._environ.get(contract.POD_IP, "")
         own = f"[{ip}]:{port_of(self.spec)}" if ":" in ip else f"{ip}:{port_of(self.spec)}"
-        office = WorkerOffice(
+        context = MasterContext(
             master_addr=self._environ.get(contract.MASTER_ADDR) or own,
             has_secret=self._has_secret,
             credentials=credentials,
             environment=self._environ,
         )
-        return KubernetesCluster(self.spec, self._api, office, self._owner(), on_launch=self._used)
+        return KubernetesCluster(self.spec, self._api, context, self._owner(), on_launch=self._used)
 
     def _owner(self) -> Object:
         """Who owns the workers: whoever manages this pod's job, or else this pod."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from edl_allreduce import outside
 from edl_allreduce.clock import SYSTEM, Clock
-from edl_allreduce.cluster.base import Cluster, Ended, Found, Noted
+from edl_allreduce.cluster.base import Cluster, Found
 from edl_allreduce.core import events, protocol
 from edl_allreduce.core.job import inbox, keeping, machine, queries, ring, state
 from edl_allreduce.core.job.lifecycle import FINAL
@@ -241,11 +241,7 @@ class JobShell:
 
     async def _watch_cluster(self) -> None:
         while True:
-            match await self._cluster.next_news():
-                case Ended(worker_id, cause, text):
-                    self.deliver(inbox.Ended(worker_id, cause, text))
-                case Noted(kind, text):
-                    self.note(kind, text)
+            self.deliver(await self._cluster.next_news())
 
     async def _tick(self) -> None:
         while True:

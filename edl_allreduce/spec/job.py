@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edl_allreduce.spec.declare import PROCESSES, TRAINING, Command, Group, flag
-from edl_allreduce.spec.parts import Parts
+from edl_allreduce.spec.typed import TypedFlags
 
 __all__ = [
     "Command",
@@ -105,7 +105,7 @@ class JobType(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """Everything that a user can say about a job. Text fields hold the flag's syntax, `parts` its meaning."""
+    """Everything that a user can say about a job. Text fields hold the flag's syntax, `typed` its meaning."""
 
     # -- job ---------------------------------------------------------------------------------------------
     job_name: str = flag(
@@ -592,9 +592,9 @@ class JobSpec:
     )
 
     @functools.cached_property
-    def parts(self) -> Parts:
+    def typed(self) -> TypedFlags:
         """Text flags in typed form."""
-        return Parts(self)
+        return TypedFlags(self)
 
     @property
     def job_type(self) -> JobType:

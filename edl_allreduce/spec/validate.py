@@ -8,7 +8,7 @@ from typing import Final
 
 from edl_allreduce.spec.declare import Command, Group, flag_of
 from edl_allreduce.spec.job import JobSpec, OnNan, Strategy
-from edl_allreduce.spec.parts import PARTS, problem_of
+from edl_allreduce.spec.typed import TYPED, problem_of
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
@@ -30,7 +30,7 @@ def problems(command: Command, spec: JobSpec, *, unreadable: frozenset[str]) -> 
 def notices(command: Command, spec: JobSpec, given: frozenset[str]) -> list[str]:
     """What is allowed but may surprise."""
     found = []
-    unknown = sorted(spec.parts.aux_params.keys() - _AUX_PARAMS)
+    unknown = sorted(spec.typed.aux_params.keys() - _AUX_PARAMS)
     if unknown:
         found.append(f"--aux_params: {', '.join(unknown)} has no effect; known: {', '.join(_AUX_PARAMS)}.")
     if command is Command.TRAIN and spec.evaluation_steps and not (spec.validation_data or spec.job_command):
@@ -49,8 +49,8 @@ Problem = tuple[tuple[str, ...], str]
 
 
 def _syntax(spec: JobSpec) -> Iterator[Problem]:
-    for flag, part in PARTS.items():
-        if problem := problem_of(spec.parts, part):
+    for flag, name in TYPED.items():
+        if problem := problem_of(spec.typed, name):
             yield (flag,), problem
 
 
@@ -164,7 +164,7 @@ def _required_data(command: Command, spec: JobSpec) -> tuple[str, ...]:
 def _cluster(spec: JobSpec, wrong: frozenset[str]) -> Iterator[Problem]:
     for role in ("master", "worker"):
         request, limit = f"{role}_resource_request", f"{role}_resource_limit"
-        if wrong.isdisjoint((request, limit)) and (problem := problem_of(spec.parts, f"{role}_resources")):
+        if wrong.isdisjoint((request, limit)) and (problem := problem_of(spec.typed, f"{role}_resources")):
             yield (limit,), problem
     if spec.cluster_spec and spec.cluster_spec_json:
         yield (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from edl_allreduce.cluster.base import Ended, Found, Noted, Plan
+from edl_allreduce.cluster.base import DryRun, Found, News
 from edl_allreduce.core.causes import Cause
-from edl_allreduce.core.status import Facts
+from edl_allreduce.core.job.inbox import Ended, Note
+from edl_allreduce.core.status import WorkerFacts
 
 
 class FakeCluster:
@@ -22,7 +23,7 @@ class FakeCluster:
         self.terminated: list[int] = []
         self.killed: list[int] = []
         self.closed = False
-        self._news: asyncio.Queue[Ended | Noted] = asyncio.Queue()
+        self._news: asyncio.Queue[News] = asyncio.Queue()
 
     # ---------------------------------------------------------------------------------- what tests say
 
@@ -32,12 +33,12 @@ class FakeCluster:
         self._news.put_nowait(Ended(worker_id, cause, text))
 
     def note(self, kind: str, text: str) -> None:
-        self._news.put_nowait(Noted(kind, text))
+        self._news.put_nowait(Note(kind, text))
 
     # ----------------------------------------------------------------------------------- what masters do
 
-    def plan(self, worker_id: int) -> Plan:
-        return Plan(commands=(("worker", str(worker_id)),))
+    def plan(self, worker_id: int) -> DryRun:
+        return DryRun(commands=(("worker", str(worker_id)),))
 
     async def start(self) -> Found:
         return self.found
@@ -56,11 +57,13 @@ class FakeCluster:
         if worker_id in self.running:
             self.end(worker_id)
 
-    async def next_news(self) -> Ended | Noted:
+    async def next_news(self) -> News:
         return await self._news.get()
 
-    def facts(self, worker_id: int) -> Facts:
-        return Facts(pid=10_000 + worker_id if worker_id in self.running else 0, name=f"worker-{worker_id}")
+    def facts(self, worker_id: int) -> WorkerFacts:
+        return WorkerFacts(
+            pid=10_000 + worker_id if worker_id in self.running else 0, name=f"worker-{worker_id}"
+        )
 
     async def last_words(self, worker_id: int) -> str:
         return self.words.get(worker_id, "")

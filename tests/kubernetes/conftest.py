@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from edl_allreduce.cluster.base import Ended, Noted
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
-from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice
+from edl_allreduce.cluster.kubernetes.manifests import MasterContext
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
+from edl_allreduce.core.job.inbox import Ended, Note
 from edl_allreduce.spec import parse_job
 from kubelab import images
 from kubelab.builders import full_name
@@ -74,7 +74,7 @@ class News:
         while not self._cluster._news.empty():
             self._sort(self._cluster._news.get_nowait())
 
-    def _sort(self, news: Ended | Noted) -> None:
+    def _sort(self, news: Ended | Note) -> None:
         if isinstance(news, Ended):
             self._ends.append(news)
         else:
@@ -100,7 +100,7 @@ def owner_of(controlplane, namespace):
 
 
 def cluster_for(api, spec, owner):
-    cluster = KubernetesCluster(spec, api, WorkerOffice("10.0.0.1:50001"), owner)
+    cluster = KubernetesCluster(spec, api, MasterContext("10.0.0.1:50001"), owner)
     return cluster, News(cluster)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edl_allreduce.cluster.kubernetes import names
-from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice, worker_pod
+from edl_allreduce.cluster.kubernetes.manifests import MasterContext, worker_pod
 from edl_allreduce.cluster.kubernetes.submit import submit
 from edl_allreduce.errors import ClusterError, ClusterUnreachable
 from kubelab import eventually
@@ -48,7 +48,7 @@ def test_pods_of_a_job_pass_the_restricted_level(controlplane, allowed):
     level = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     controlplane.api.patch(f"/api/v1/namespaces/{allowed}", level)
     assert submit(spec_for(allowed)) == 0
-    worker = worker_pod(spec_for(allowed), 0, 0, WorkerOffice("10.0.0.1:50001"))
+    worker = worker_pod(spec_for(allowed), 0, 0, MasterContext("10.0.0.1:50001"))
     controlplane.api.create(f"/api/v1/namespaces/{allowed}/pods", worker)  # refused, it would raise
     assert "pod/elasticdl-job-worker-0" in objects(controlplane, allowed)
 

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from edl_allreduce.cluster.base import Ended, Found, Noted, Plan
+from edl_allreduce.cluster.base import DryRun, Found, News
 from edl_allreduce.core import protocol, relaunch
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
+from edl_allreduce.core.job.inbox import Ended
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import JobOptions
 from edl_allreduce.core.protocol import Seat
-from edl_allreduce.core.status import EventRecord, Facts
+from edl_allreduce.core.status import EventRecord, WorkerFacts
 from edl_allreduce.master.shell import JobShell
 
 READY = protocol.Ready(0, False, "data", 1000, 100, model={"optimizer learning_rate": "0.1"})
@@ -80,17 +81,17 @@ class Lab:
         self.said[worker_id].put_nowait(None)
         self._ends.put_nowait(Ended(worker_id, Cause.DISRUPTED, "was killed"))
 
-    def plan(self, worker_id: int) -> Plan:
-        return Plan()
+    def plan(self, worker_id: int) -> DryRun:
+        return DryRun()
 
     async def start(self) -> Found:
         return Found()
 
-    async def next_news(self) -> Ended | Noted:
+    async def next_news(self) -> News:
         return await self._ends.get()
 
-    def facts(self, worker_id: int) -> Facts:
-        return Facts()
+    def facts(self, worker_id: int) -> WorkerFacts:
+        return WorkerFacts()
 
     async def last_words(self, worker_id: int) -> str:
         return ""

@@ -7,21 +7,21 @@ import json
 import pytest
 
 from edl_allreduce.cluster.kubernetes import manifests
-from edl_allreduce.cluster.kubernetes.manifests import Credentials, WorkerOffice
+from edl_allreduce.cluster.kubernetes.manifests import Credentials, MasterContext
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import parse_job
 from tests.tutorial import GKE
 
 CREDENTIALS = Credentials("secret-token", "-----CERTIFICATE-----", "-----KEY-----")
-OFFICE = WorkerOffice("elasticdl-test-mnist-master.default.svc:50001")
+CONTEXT = MasterContext("elasticdl-test-mnist-master.default.svc:50001")
 
 
 def spec_of(*more: str):
     return parse_job("train", [*GKE, *more]).spec
 
 
-def worker(*more: str, worker_id: int = 0, slot: int = 0, office: WorkerOffice = OFFICE):
-    return manifests.worker_pod(spec_of(*more), worker_id, slot, office)
+def worker(*more: str, worker_id: int = 0, slot: int = 0, context: MasterContext = CONTEXT):
+    return manifests.worker_pod(spec_of(*more), worker_id, slot, context)
 
 
 def variables(pod) -> dict[str, str]:
@@ -88,7 +88,7 @@ def test_a_worker_pod_has_its_name_labels_and_environment():
     (container,) = pod["spec"]["containers"]
     assert container["command"] == ["python", "-m", "edl_allreduce.worker.main"], "it must be pid 1 itself"
     spec = parse_job("worker", container["args"]).spec
-    assert (spec.worker_id, spec.master_addr) == (7, OFFICE.master_addr)
+    assert (spec.worker_id, spec.master_addr) == (7, CONTEXT.master_addr)
 
 
 def test_pods_pass_the_restricted_level():
@@ -102,11 +102,11 @@ def test_pods_pass_the_restricted_level():
 
 
 def test_without_a_secret_the_credentials_are_in_the_pod():
-    office = WorkerOffice("10.0.0.1:50001", has_secret=False, credentials=CREDENTIALS)
-    given = variables(worker(office=office))
+    context = MasterContext("10.0.0.1:50001", has_secret=False, credentials=CREDENTIALS)
+    given = variables(worker(context=context))
     assert given["EDL_JOB_TOKEN"] == "secret-token"
     assert given["EDL_MASTER_CERTIFICATE"] == "-----CERTIFICATE-----"
-    assert "-----KEY-----" not in json.dumps(worker(office=office)), "only the master has the key"
+    assert "-----KEY-----" not in json.dumps(worker(context=context)), "only the master has the key"
 
 
 def test_a_fraction_of_the_workers_is_high():
@@ -160,11 +160,11 @@ def test_a_long_name_still_gives_valid_volume_names():
 
 
 def test_environment_of_the_user_and_of_the_master():
-    office = WorkerOffice(
+    context = MasterContext(
         "m:1", environment={"AWS_REGION": "x", "AWS_KEY": "y", "OTHER": "z", "MY_POD_IP": "10.0.0.1"}
     )
     given = variables(
-        worker("--envs=A=1,B=2,3,AWS_KEY=mine", "--populate_env_names=AWS_.*|MY_.*", office=office)
+        worker("--envs=A=1,B=2,3,AWS_KEY=mine", "--populate_env_names=AWS_.*|MY_.*", context=context)
     )
     assert (given["A"], given["B"], given["AWS_REGION"], given["AWS_KEY"]) == ("1", "2,3", "x", "mine")
     assert "OTHER" not in given
@@ -194,7 +194,7 @@ def test_a_cluster_spec_adapts_the_kinds_of_pods():
         }
     )
     spec = spec_of(f"--cluster_spec_json={text}", "--worker_tolerations=spot")
-    pod = manifests.worker_pod(spec, 0, 0, OFFICE)
+    pod = manifests.worker_pod(spec, 0, 0, CONTEXT)
     assert pod["metadata"]["labels"]["team"] == "ml"
     assert pod["metadata"]["labels"]["app"] == "elasticdl", "labels that the master needs stay"
     keys = [t["key"] for t in pod["spec"]["tolerations"]]
@@ -233,7 +233,7 @@ def test_the_grace_period_fits_the_drain():
 
 def test_a_script_of_the_users_own_runs_in_the_workers():
     spec = parse_job("train", ["--job_name=mine", "--image_name=i", "--job_command=python my_train.py"]).spec
-    pod = manifests.worker_pod(spec, 0, 0, OFFICE)
+    pod = manifests.worker_pod(spec, 0, 0, CONTEXT)
     (container,) = pod["spec"]["containers"]
     assert container["command"] == ["python", "-m", "edl_allreduce.worker.main"], "it becomes the script"
     assert parse_job("worker", container["args"]).spec.job_command == "python my_train.py"

@@ -7,11 +7,11 @@ import sys
 import threading
 
 from edl_allreduce.cluster.base import Found, Site
-from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice
+from edl_allreduce.cluster.kubernetes.manifests import MasterContext
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
 from edl_allreduce.cluster.local import LocalCluster
 from edl_allreduce.cluster.manual import ManualCluster
-from edl_allreduce.core.status import Facts
+from edl_allreduce.core.status import WorkerFacts
 from edl_allreduce.spec import parse_job
 
 OWNER = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "elasticdl-job-master", "uid": "u"}}
@@ -32,7 +32,7 @@ class SlowLogs:
 
 def pods(api: object) -> KubernetesCluster:
     flags = ["--job_name=job", "--image_name=i", "--model_def=a.b.c", "--training_data=/x"]
-    return KubernetesCluster(parse_job("train", flags).spec, api, WorkerOffice("10.0.0.1:50001"), OWNER)
+    return KubernetesCluster(parse_job("train", flags).spec, api, MasterContext("10.0.0.1:50001"), OWNER)
 
 
 def processes(directory) -> LocalCluster:
@@ -77,7 +77,7 @@ def test_workers_of_this_machine_have_a_process_and_a_log(tmp_path):
         assert cluster.facts(0).pid > 0
         end = await cluster.next_news()
         assert (end.worker_id, end.text) == (0, "exited with 0")
-        assert cluster.facts(0) == Facts()
+        assert cluster.facts(0) == WorkerFacts()
         assert await cluster.last_words(0) == "0\n"
         assert await cluster.last_words(1) == ""
         await cluster.close()
@@ -87,6 +87,6 @@ def test_workers_of_this_machine_have_a_process_and_a_log(tmp_path):
 
 def test_pods_are_found_by_their_names():
     async def scenario():
-        assert pods(object()).facts(2) == Facts(name="elasticdl-job-worker-2")
+        assert pods(object()).facts(2) == WorkerFacts(name="elasticdl-job-worker-2")
 
     asyncio.run(scenario())

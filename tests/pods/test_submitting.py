@@ -9,10 +9,10 @@ import threading
 import pytest
 import yaml
 
-from edl_allreduce.cluster.base import Noted
 from edl_allreduce.cluster.kubernetes import manifests, names, pods, submit
-from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice
+from edl_allreduce.cluster.kubernetes.manifests import MasterContext
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
+from edl_allreduce.core.job.inbox import Note
 from edl_allreduce.errors import ApiRefused, ClusterError, ClusterUnreachable
 from edl_allreduce.spec import parse_job
 
@@ -215,7 +215,7 @@ def test_the_pod_comes_last_so_that_all_is_there_when_it_starts(monkeypatch, cap
 def master_of(server: Server) -> KubernetesCluster:
     """What the master starts in its pod."""
     owner = {"apiVersion": "v1", "kind": "Pod", "metadata": server.objects[POD]["metadata"]}
-    return KubernetesCluster(spec_of(), server, WorkerOffice("10.0.0.1:50001"), owner)
+    return KubernetesCluster(spec_of(), server, MasterContext("10.0.0.1:50001"), owner)
 
 
 def start(server: Server, until) -> list[str]:
@@ -233,7 +233,7 @@ def start(server: Server, until) -> list[str]:
         told = []
         while not cluster._news.empty():
             news = cluster._news.get_nowait()
-            assert isinstance(news, Noted)
+            assert isinstance(news, Note)
             told.append(f"{news.kind}: {news.text}")
         await cluster.close()
         return told

@@ -17,7 +17,7 @@ from edl_allreduce.spec import JobSpec, to_argv
 from edl_allreduce.spec.adaptation import Piece
 from edl_allreduce.spec.job import DOCUMENTED_PORT, RestartPolicy
 from edl_allreduce.spec.params import Toleration
-from edl_allreduce.spec.parts import Resources
+from edl_allreduce.spec.typed import Resources
 from edl_allreduce.spec.volumes import Claim
 
 USER = 65532
@@ -63,7 +63,7 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
     name = names.master_name(spec.job_name)
     volumes, mounts = _volumes(spec, name)
     environment = {
-        **spec.parts.envs,
+        **spec.typed.envs,
         contract.JOB_SECRET: names.secret_name(spec.job_name),
         contract.MASTER_ADDR: f"{name}.{spec.namespace}.svc:{port_of(spec)}",
     }
@@ -79,7 +79,7 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
             _from_secret(spec, contract.MASTER_KEY, "tls.key"),
         ],
         "ports": [{"name": "master", "containerPort": port_of(spec)}],
-        "resources": _resources(spec.parts.master_resources),
+        "resources": _resources(spec.typed.master_resources),
         "volumeMounts": [*mounts, {"name": "state", "mountPath": STATE_DIRECTORY}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -103,7 +103,7 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
             },
         },
         "spec": {
-            **_pod_spec(spec.parts.master_priority),
+            **_pod_spec(spec.typed.master_priority),
             "restartPolicy": policy.value,
             **({"serviceAccountName": spec.service_account} if spec.service_account else {}),
             "containers": [container],
@@ -162,7 +162,7 @@ def master_service(spec: JobSpec) -> Object:
             "ports": [{"name": "master", "port": port_of(spec), "targetPort": port_of(spec)}],
         },
     }
-    return _with_pieces(service, spec.parts.adaptation.of("service_spec"))
+    return _with_pieces(service, spec.typed.adaptation.of("service_spec"))
 
 
 def port_of(spec: JobSpec) -> int:
@@ -199,7 +199,7 @@ def adopting(master: Object) -> Object:
 
 
 @dataclass(frozen=True)
-class WorkerOffice:
+class MasterContext:
     """What the master knows beyond the job's flags when it writes a worker's pod."""
 
     master_addr: str
@@ -210,25 +210,25 @@ class WorkerOffice:
     """The master's own, for --populate_env_names."""
 
 
-def worker_pod(spec: JobSpec, worker_id: int, slot: int, office: WorkerOffice) -> Object:
+def worker_pod(spec: JobSpec, worker_id: int, slot: int, context: MasterContext) -> Object:
     """`slot`: which of the wanted workers this one is; it decides the priority."""
     name = names.worker_name(spec.job_name, worker_id)
     volumes, mounts = _volumes(spec, name)
-    own = replace(for_master(spec), worker_id=worker_id, master_addr=office.master_addr, port=0)
+    own = replace(for_master(spec), worker_id=worker_id, master_addr=context.master_addr, port=0)
     environment = {
-        **populated(spec.parts.populated, office.environment),
-        **spec.parts.envs,
+        **populated(spec.typed.populated, context.environment),
+        **spec.typed.envs,
         **_for_elasticdl(own),
     }
     container = {
         **_container(spec, name, spec.worker_image or spec.image_name),
         "command": ["python", "-m", "edl_allreduce.worker.main"],
         "args": to_argv(own, "worker"),
-        "env": [*_plain(environment), *_about_the_pod(), *_trust(spec, office)],
-        "resources": _resources(spec.parts.worker_resources),
+        "env": [*_plain(environment), *_about_the_pod(), *_trust(spec, context)],
+        "resources": _resources(spec.typed.worker_resources),
         "volumeMounts": mounts,
     }
-    priority = spec.parts.worker_priority.class_of(slot, spec.num_workers)
+    priority = spec.typed.worker_priority.class_of(slot, spec.num_workers)
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -276,26 +276,26 @@ def _for_elasticdl(own: JobSpec) -> dict[str, str]:
     }
 
 
-def _trust(spec: JobSpec, office: WorkerOffice) -> list[Object]:
-    if office.has_secret:
+def _trust(spec: JobSpec, context: MasterContext) -> list[Object]:
+    if context.has_secret:
         return [
             _from_secret(spec, contract.JOB_TOKEN, "token"),
             _from_secret(spec, contract.MASTER_CERTIFICATE, "tls.crt"),
         ]
-    if office.credentials is None:
+    if context.credentials is None:
         return []
     return _plain(
         {
-            contract.JOB_TOKEN: office.credentials.token,
-            contract.MASTER_CERTIFICATE: office.credentials.certificate,
+            contract.JOB_TOKEN: context.credentials.token,
+            contract.MASTER_CERTIFICATE: context.credentials.certificate,
         },
         own=True,
     )
 
 
 def _placement(spec: JobSpec) -> Object:
-    tolerations = [_toleration(each) for each in spec.parts.worker_tolerations]
-    nodes = dict(spec.parts.worker_node_selector)
+    tolerations = [_toleration(each) for each in spec.typed.worker_tolerations]
+    nodes = dict(spec.typed.worker_node_selector)
     return {
         "tolerations": [*tolerations, *_lost_nodes()],
         **({"nodeSelector": nodes} if nodes else {}),
@@ -353,7 +353,7 @@ def _resources(resources: Resources) -> Object:
 
 
 def _volumes(spec: JobSpec, pod: str) -> tuple[list[Object], list[Object]]:
-    parsed = spec.parts.volumes
+    parsed = spec.typed.volumes
     volumes: list[Object] = []
     for number, source in enumerate(parsed.sources):
         name = _volume_name(pod, number)
@@ -411,7 +411,7 @@ def _from_secret(spec: JobSpec, name: str, key: str) -> Object:
 def adapted(pod: Object, spec: JobSpec, replica: Replica) -> Object:
     """The pod as --cluster_spec_json wants it: what holds for all pods, then for this kind."""
     kind = replica.value
-    return _with_pieces(pod, spec.parts.adaptation.of("pod_spec", f"{kind}_pod_spec", f"{kind}_spec"))
+    return _with_pieces(pod, spec.typed.adaptation.of("pod_spec", f"{kind}_pod_spec", f"{kind}_spec"))
 
 
 def _with_pieces(manifest: Object, pieces: Iterable[Piece]) -> Object:

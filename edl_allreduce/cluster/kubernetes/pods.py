@@ -11,17 +11,18 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from edl_allreduce import clock
-from edl_allreduce.cluster.base import Ended, Found, Noted, Plan
+from edl_allreduce.cluster.base import DryRun, Found, News
 from edl_allreduce.cluster.kubernetes import names
-from edl_allreduce.cluster.kubernetes.adaptation import adapted_by_file
-from edl_allreduce.cluster.kubernetes.manifests import WorkerOffice, owned, reference, worker_pod
+from edl_allreduce.cluster.kubernetes.cluster_spec_file import adapted_by_file
+from edl_allreduce.cluster.kubernetes.manifests import MasterContext, owned, reference, worker_pod
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.cluster.kubernetes.watching import Changed, Listed, Lister, Removed, Seen, Watcher
 from edl_allreduce.core import pod_causes
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.deadlines import growing
+from edl_allreduce.core.job.inbox import Ended, Note
 from edl_allreduce.core.pod_causes import Coming, Leaving, Over, Running
-from edl_allreduce.core.status import Facts
+from edl_allreduce.core.status import WorkerFacts
 from edl_allreduce.errors import ApiRefused, ClusterError
 from edl_allreduce.spec import JobSpec
 
@@ -92,14 +93,14 @@ class KubernetesCluster:
         self,
         spec: JobSpec,
         api: PodApi,
-        office: WorkerOffice,
+        context: MasterContext,
         owner: Object,
         on_launch: Callable[[int], None] = lambda worker_id: None,
     ) -> None:
         """`on_launch` is called before a pod is made, so that its id is never used again."""
         self._spec = spec
         self._api = api
-        self._office = office
+        self._office = context
         self._owner = owner
         self._on_launch = on_launch
         self._pods: dict[int, Object] = {}
@@ -112,7 +113,7 @@ class KubernetesCluster:
         """Asked to end before the pod was made."""
         self._conditions: dict[int, str] = {}
         self._any_ran = False
-        self._news: asyncio.Queue[Ended | Noted] = asyncio.Queue()
+        self._news: asyncio.Queue[News] = asyncio.Queue()
         self._listed = asyncio.Event()
         self._closed = False
         self._watcher: Watcher | None = None
@@ -159,7 +160,7 @@ class KubernetesCluster:
                 except ClusterError as error:
                     if isinstance(error, ApiRefused) and error.status == FORBIDDEN:
                         text = f"{STAYS.format(kind=kind, name=name)} {error}"
-                        self._news.put_nowait(Noted("notice", text))
+                        self._news.put_nowait(Note("notice", text))
                         break
                     log.debug("%s %s is not adopted yet: %s", kind, name, error)  # it may not be there yet
                 await asyncio.sleep(next(delays))
@@ -173,7 +174,7 @@ class KubernetesCluster:
             self._watcher.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def next_news(self) -> Ended | Noted:
+    async def next_news(self) -> News:
         return await self._news.get()
 
     # ------------------------------------------------------------------------------------------- launching
@@ -197,8 +198,8 @@ class KubernetesCluster:
                 return
         self._end(worker_id, Over(Cause.DISRUPTED, "was not needed any more"))
 
-    def plan(self, worker_id: int) -> Plan:
-        return Plan(objects=(self._manifest(worker_id),))
+    def plan(self, worker_id: int) -> DryRun:
+        return DryRun(objects=(self._manifest(worker_id),))
 
     def _manifest(self, worker_id: int) -> Object:
         slot = self._slots.get(worker_id, self._free_slot())
@@ -371,13 +372,13 @@ class KubernetesCluster:
             self._note(f"worker {worker_id} {text}")
 
     def _note(self, text: str) -> None:
-        self._news.put_nowait(Noted("pod", text))
+        self._news.put_nowait(Note("pod", text))
 
     # ------------------------------------------------------------------------------------------- for people
 
-    def facts(self, worker_id: int) -> Facts:
+    def facts(self, worker_id: int) -> WorkerFacts:
         name = names.worker_name(self._spec.job_name, worker_id)
-        return Facts(name=name, condition=self._conditions.get(worker_id, ""))
+        return WorkerFacts(name=name, condition=self._conditions.get(worker_id, ""))
 
     async def last_words(self, worker_id: int) -> str:
         name = names.worker_name(self._spec.job_name, worker_id)

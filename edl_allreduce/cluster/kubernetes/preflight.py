@@ -136,8 +136,8 @@ def _name(api: ReadingApi, spec: JobSpec) -> list[str]:
 
 
 def _classes(api: ReadingApi, spec: JobSpec) -> list[str]:
-    workers = spec.parts.worker_priority
-    wanted = {spec.parts.master_priority}
+    workers = spec.typed.worker_priority
+    wanted = {spec.typed.master_priority}
     wanted |= {workers.class_of(slot, spec.num_workers) for slot in range(spec.num_workers)}
     missing = [
         name
@@ -156,7 +156,7 @@ def _classes(api: ReadingApi, spec: JobSpec) -> list[str]:
 
 
 def _claims(api: ReadingApi, spec: JobSpec) -> list[str]:
-    claims = {s.claim_name for s in spec.parts.volumes.sources if isinstance(s, Claim)}
+    claims = {s.claim_name for s in spec.typed.volumes.sources if isinstance(s, Claim)}
     return [
         f"there is no PersistentVolumeClaim {claim} in namespace {spec.namespace} (--volume). "
         "`kubectl get pvc` lists those that exist; kubectl apply -k manifests/data makes one."
@@ -181,7 +181,7 @@ def _quota(api: ReadingApi, spec: JobSpec) -> list[str]:
         quotas = api.get(names.path("resourcequotas", spec.namespace)).get("items") or []
     except ApiRefused:
         return []
-    master, worker = spec.parts.master_resources.request, spec.parts.worker_resources.request
+    master, worker = spec.typed.master_resources.request, spec.typed.worker_resources.request
     problems = []
     for quota in quotas:
         hard, used = quota.get("status", {}).get("hard", {}), quota.get("status", {}).get("used", {})

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Protocol
 
 from edl_allreduce import clock
-from edl_allreduce.cluster.base import Plan
+from edl_allreduce.cluster.base import DryRun
 from edl_allreduce.cluster.kubernetes import names, preflight
-from edl_allreduce.cluster.kubernetes.adaptation import adapted_by_file
 from edl_allreduce.cluster.kubernetes.api import Api
+from edl_allreduce.cluster.kubernetes.cluster_spec_file import adapted_by_file
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
 from edl_allreduce.cluster.kubernetes.manifests import adopting, job_objects, owned
 from edl_allreduce.cluster.kubernetes.names import Object
@@ -56,16 +56,16 @@ def submit(spec: JobSpec) -> int:
     return 0
 
 
-def plan(spec: JobSpec, *, restart_killed: bool) -> Plan:
+def plan(spec: JobSpec, *, restart_killed: bool) -> DryRun:
     """The objects of the job, the master's pod first."""
     objects = job_objects(spec, make_credentials(), restart_killed=restart_killed)
     if spec.cluster_spec:
         kinds = ("Pod", "Service")
         objects = [adapted_by_file(spec.cluster_spec, o) if o["kind"] in kinds else o for o in objects]
-    return Plan(objects=tuple(objects))
+    return DryRun(objects=tuple(objects))
 
 
-def send(api: SubmittingApi, spec: JobSpec, planned: Plan) -> None:
+def send(api: SubmittingApi, spec: JobSpec, planned: DryRun) -> None:
     """The master's pod owns the rest: when something fails, deleting it removes all."""
     pod, *rest = map(dict, planned.objects)
     path = names.path("pods", spec.namespace)
@@ -147,7 +147,7 @@ def _rules_of_the_cluster(spec: JobSpec) -> tuple[bool, str]:
     return False, f"A master that is killed is not started again: the cluster that was asked is not {newer}."
 
 
-def _text(spec: JobSpec, planned: Plan, why: str) -> str:
+def _text(spec: JobSpec, planned: DryRun, why: str) -> str:
     import yaml  # type: ignore[import-untyped]  # comes with the kubernetes client
 
     pod, *rest = map(dict, planned.objects)

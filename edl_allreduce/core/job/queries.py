@@ -9,7 +9,7 @@ from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.job.machine import usual_step
 from edl_allreduce.core.job.state import JobState, Queue, Result, Ring
 from edl_allreduce.core.membership.types import Standing
-from edl_allreduce.core.status import CheckpointStatus, Facts, JobStatus, Tally, WorkerStatus
+from edl_allreduce.core.status import CheckpointStatus, JobStatus, Tally, WorkerFacts, WorkerStatus
 
 
 def result(state: JobState) -> Result:
@@ -27,7 +27,7 @@ def workers_known(state: JobState) -> set[int]:
     return seated | set(state.slots) | {peer.worker_id for peer in state.peers.values()}
 
 
-def status(state: JobState, now: float, wall: float, facts: Mapping[int, Facts]) -> JobStatus:
+def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerFacts]) -> JobStatus:
     """The job as it is now. `wall`: what a calendar's clock says at `now`; `facts`: by worker."""
     workers = _workers(state, facts)
     members = ring.members_of(state)
@@ -66,7 +66,7 @@ def status(state: JobState, now: float, wall: float, facts: Mapping[int, Facts])
     )
 
 
-def _workers(state: JobState, facts: Mapping[int, Facts]) -> list[WorkerStatus]:
+def _workers(state: JobState, facts: Mapping[int, WorkerFacts]) -> list[WorkerStatus]:
     match state.work:
         case Ring() as trained:
             workers = _members(state, trained, facts)
@@ -74,7 +74,7 @@ def _workers(state: JobState, facts: Mapping[int, Facts]) -> list[WorkerStatus]:
             workers = _pullers(state, pulled, facts)
     known = {w.worker_id for w in workers}
     for i, slot in state.slots.items():
-        fact = facts.get(i, Facts())
+        fact = facts.get(i, WorkerFacts())
         if i not in known:
             workers.append(
                 WorkerStatus(i, "", "starting", -1, fact.condition, 0, fact.pid, slot.draining, fact.name)
@@ -82,14 +82,14 @@ def _workers(state: JobState, facts: Mapping[int, Facts]) -> list[WorkerStatus]:
     return sorted(workers, key=lambda w: w.worker_id)
 
 
-def _members(state: JobState, work: Ring, facts: Mapping[int, Facts]) -> list[WorkerStatus]:
+def _members(state: JobState, work: Ring, facts: Mapping[int, WorkerFacts]) -> list[WorkerStatus]:
     plan = work.members.plan
     workers = []
     for uid, member in work.members.members.items():
         peer = state.peers.get(uid)
         rank = plan.rank_of(uid) if plan is not None else None
         last = peer.last if peer is not None else None
-        fact = facts.get(member.seat.worker_id, Facts())
+        fact = facts.get(member.seat.worker_id, WorkerFacts())
         workers.append(
             WorkerStatus(
                 worker_id=member.seat.worker_id,
@@ -106,11 +106,11 @@ def _members(state: JobState, work: Ring, facts: Mapping[int, Facts]) -> list[Wo
     return workers
 
 
-def _pullers(state: JobState, work: Queue, facts: Mapping[int, Facts]) -> list[WorkerStatus]:
+def _pullers(state: JobState, work: Queue, facts: Mapping[int, WorkerFacts]) -> list[WorkerStatus]:
     workers = []
     for uid, peer in state.peers.items():
         tasks = work.tasks.doing(uid) if work.tasks is not None else []
-        fact = facts.get(peer.worker_id, Facts())
+        fact = facts.get(peer.worker_id, WorkerFacts())
         workers.append(
             WorkerStatus(
                 worker_id=peer.worker_id,

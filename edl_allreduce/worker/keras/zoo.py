@@ -74,7 +74,7 @@ CONTRACT = {
 def load_definition(spec: JobSpec) -> ModelDefinition:
     """Import the model file that --model_def names and check it against the contract."""
     compat.install()
-    relative, name = spec.parts.model
+    relative, name = spec.typed.model
     zoo = Path(spec.model_zoo or ".").resolve()
     module = _import(zoo, zoo / relative, "--model_def")
     model = _find(module, name, "--model_def", f"{name}(), a function or a class, that gives a Keras model")
@@ -107,7 +107,7 @@ def _part(zoo: Path, module: ModuleType, name: str, part: _Part) -> Any:
 
 def _with_params(model: Callable[..., Any], spec: JobSpec, module: ModuleType) -> Callable[[], Any]:
     """--model_params become keyword arguments; what reads as a Python literal is one."""
-    params = {name: _literal(value) for name, value in spec.parts.model_params.items()}
+    params = {name: _literal(value) for name, value in spec.typed.model_params.items()}
     try:
         inspect.signature(model).bind(**params)
     except ValueError:

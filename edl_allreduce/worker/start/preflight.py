@@ -71,7 +71,7 @@ def _check_init(path: Path) -> None:
 
 def _check_model_and_data(spec: JobSpec) -> None:
     zoo = Path(spec.model_zoo or ".").resolve()
-    relative, name = spec.parts.model
+    relative, name = spec.typed.model
     offered = _offered(zoo, zoo / relative, "--model_def")
     _must_offer(offered, zoo / relative, "--model_def", name)
     for key, part in CONTRACT.items():
@@ -90,7 +90,7 @@ def _check_model_and_data(spec: JobSpec) -> None:
 
 
 def _check_data(spec: JobSpec) -> None:
-    params = spec.parts.data_reader_params
+    params = spec.typed.data_reader_params
     check_params(params)
     for flag in ("training_data", "validation_data", "prediction_data"):
         path = str(getattr(spec, flag))

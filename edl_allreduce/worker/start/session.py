@@ -135,7 +135,7 @@ def callbacks_of(spec: JobSpec) -> Callbacks:
 
 def open_data(spec: JobSpec, path: str) -> RecordSource:
     """The records at `path`, through the model file's own reader where it has one."""
-    params = spec.parts.data_reader_params
+    params = spec.typed.data_reader_params
     reader = definition_of(spec).data_reader
     if reader is not None:
         return open_custom(reader, path, params)

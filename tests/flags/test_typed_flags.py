@@ -10,9 +10,8 @@ import pytest
 
 import edl_allreduce
 from edl_allreduce.errors import UsageError
-from edl_allreduce.spec import JobSpec, parse_job
-from edl_allreduce.spec import parts as parts_module
-from edl_allreduce.spec.parts import PARTS, Part
+from edl_allreduce.spec import JobSpec, parse_job, typed
+from edl_allreduce.spec.typed import TYPED, TypedFlag
 
 PACKAGE = Path(edl_allreduce.__file__).parent
 TRAIN = ["--job_name=j", "--model_def=a.b.c", "--training_data=/x", "--image_name=i"]
@@ -33,31 +32,31 @@ def spec_of(*flags: str) -> JobSpec:
 def test_each_part_is_of_a_flag_and_is_kept():
     spec = spec_of("--volume=claim_name=data,mount_path=/data", "--envs=A=1", "--worker_tolerations=spot")
     fields = JobSpec.__dataclass_fields__
-    for flag, part in PARTS.items():
+    for flag, part in TYPED.items():
         assert flag in fields
-        assert getattr(spec.parts, part) is getattr(spec.parts, part)
-    assert spec.parts.worker_resources is spec.parts.worker_resources
+        assert getattr(spec.typed, part) is getattr(spec.typed, part)
+    assert spec.typed.worker_resources is spec.typed.worker_resources
 
 
 def test_what_the_check_parsed_is_what_is_read(monkeypatch):
     """The check of the flags is the one time that they are parsed."""
     texts: list[str] = []
-    original = parts_module.parse_volumes
-    noting = Part("volume", lambda text: texts.append(text) or original(text))
-    noting.__set_name__(parts_module.Parts, "volumes")
-    monkeypatch.setattr(parts_module.Parts, "volumes", noting)
+    original = typed.parse_volumes
+    noting = TypedFlag("volume", lambda text: texts.append(text) or original(text))
+    noting.__set_name__(typed.TypedFlags, "volumes")
+    monkeypatch.setattr(typed.TypedFlags, "volumes", noting)
     spec = spec_of("--volume=claim_name=data,mount_path=/data")
-    assert spec.parts.volumes.mounts[0].mount_path == "/data"
+    assert spec.typed.volumes.mounts[0].mount_path == "/data"
     assert texts == ["claim_name=data,mount_path=/data"]
 
 
 def test_a_job_that_was_not_checked_names_the_flag_that_is_wrong():
     with pytest.raises(UsageError, match=r"--volume: .*claim_name and host_path"):
-        _ = JobSpec(volume="mount_path=/data").parts.volumes
+        _ = JobSpec(volume="mount_path=/data").typed.volumes
 
 
 def test_nobody_parses_a_text_flag_again():
-    """Other modules read `spec.parts`; the functions that parse belong to this package."""
+    """Other modules read `spec.typed`; the functions that parse belong to this package."""
     found: dict[str, set[str]] = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         name = file.relative_to(PACKAGE).as_posix()
@@ -92,7 +91,7 @@ def test_the_clusters_json_has_one_set_of_rules_and_is_refused_with_the_flags(gi
 
 def test_the_clusters_json_keeps_what_was_given():
     given = {"pod_spec": {"labels": {"team": "ml"}}, "ps_spec": {}, "worker_spec": {"env": [{"name": "A"}]}}
-    adaptation = spec_of(f"--cluster_spec_json={json.dumps(given)}").parts.adaptation
+    adaptation = spec_of(f"--cluster_spec_json={json.dumps(given)}").typed.adaptation
     pod, worker = adaptation.of("pod_spec", "worker_pod_spec", "worker_spec")
     assert (pod.labels, pod.affinity, worker.env) == ({"team": "ml"}, None, ({"name": "A"},))
-    assert spec_of().parts.adaptation.pieces == {}
+    assert spec_of().typed.adaptation.pieces == {}

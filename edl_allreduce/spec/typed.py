@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Part(cached_property[T]):
+class TypedFlag(cached_property[T]):
     """One flag in typed form. Text that cannot be read raises a UsageError that names the flag."""
 
     def __init__(self, flag: str, parse: Callable[[str], T]) -> None:
         self.flag = flag
 
-        def read(parts: Parts) -> T:
+        def read(typed: TypedFlags) -> T:
             try:
-                return parse(getattr(parts.spec, flag))
+                return parse(getattr(typed.spec, flag))
             except UsageError as error:
                 raise UsageError(f"--{flag}: {error}") from error
 
@@ -61,32 +61,32 @@ class Resources:
     limit: Mapping[str, str]
 
 
-class Parts:
+class TypedFlags:
     """The typed parts of one job. Each is parsed when it is first asked for, and kept."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
 
     # Of the model and its data.
-    model_def = Part("model_def", _if_given(split_model_def))
-    model_params = Part("model_params", parse_params)
-    data_reader_params = Part("data_reader_params", parse_params)
-    aux_params = Part("aux_params", parse_params)
+    model_def = TypedFlag("model_def", _if_given(split_model_def))
+    model_params = TypedFlag("model_params", parse_params)
+    data_reader_params = TypedFlag("data_reader_params", parse_params)
+    aux_params = TypedFlag("aux_params", parse_params)
     # Of pods.
-    master_resource_request = Part("master_resource_request", parse_resources)
-    master_resource_limit = Part("master_resource_limit", parse_resources)
-    worker_resource_request = Part("worker_resource_request", parse_resources)
-    worker_resource_limit = Part("worker_resource_limit", parse_resources)
-    master_priority = Part("master_pod_priority", parse_class_name)
-    worker_priority = Part("worker_pod_priority", parse_worker_priority)
-    worker_tolerations = Part("worker_tolerations", parse_tolerations)
-    worker_node_selector = Part("worker_node_selector", parse_node_selector)
-    volumes = Part("volume", parse_volumes)
-    envs = Part("envs", parse_envs)
-    populated = Part("populate_env_names", _if_given(parse_pattern))
-    adaptation = Part("cluster_spec_json", parse_adaptation)
+    master_resource_request = TypedFlag("master_resource_request", parse_resources)
+    master_resource_limit = TypedFlag("master_resource_limit", parse_resources)
+    worker_resource_request = TypedFlag("worker_resource_request", parse_resources)
+    worker_resource_limit = TypedFlag("worker_resource_limit", parse_resources)
+    master_priority = TypedFlag("master_pod_priority", parse_class_name)
+    worker_priority = TypedFlag("worker_pod_priority", parse_worker_priority)
+    worker_tolerations = TypedFlag("worker_tolerations", parse_tolerations)
+    worker_node_selector = TypedFlag("worker_node_selector", parse_node_selector)
+    volumes = TypedFlag("volume", parse_volumes)
+    envs = TypedFlag("envs", parse_envs)
+    populated = TypedFlag("populate_env_names", _if_given(parse_pattern))
+    adaptation = TypedFlag("cluster_spec_json", parse_adaptation)
     # By hand.
-    master_addr = Part("master_addr", _if_given(split_address))
+    master_addr = TypedFlag("master_addr", _if_given(split_address))
 
     @property
     def model(self) -> tuple[PurePosixPath, str]:
@@ -110,16 +110,16 @@ class Parts:
             raise UsageError(f"--{role}_resource_limit: {error}.") from error
 
 
-PARTS: Final[Mapping[str, str]] = {
-    value.flag: name for name, value in vars(Parts).items() if isinstance(value, Part)
+TYPED: Final[Mapping[str, str]] = {
+    value.flag: name for name, value in vars(TypedFlags).items() if isinstance(value, TypedFlag)
 }
 """Which part a flag's text becomes, by the name of the flag."""
 
 
-def problem_of(parts: Parts, part: str) -> str:
+def problem_of(typed: TypedFlags, name: str) -> str:
     """What is wrong with a part; empty when it can be read."""
     try:
-        _: Any = getattr(parts, part)
+        _: Any = getattr(typed, name)
     except UsageError as error:
         return str(error)
     return ""
