@@ -7,7 +7,6 @@ of them; then it gives the room back. At the end the audit says whether a step o
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from rich.text import Text
 from edl_allreduce import outside
 from edl_allreduce.cli.status import current
 from edl_allreduce.cluster.kubernetes.remote import ClusterJob, find_job
+from edl_allreduce.core.events import RingPlanned, RingReformed, from_data
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import EdlError
@@ -233,15 +233,18 @@ def service(replicas: int = 5) -> dict[str, object]:
     }
 
 
-def what_happened(events: list[EventRecord]) -> Table:
+def what_happened(records: list[EventRecord]) -> Table:
     """The rings with their reasons and pauses."""
     table = Table(title="What happened, and how long the survivors paused", title_justify="left")
     for column in ("ring", "workers", "because", "pause"):
         table.add_column(column, justify="right" if column in ("ring", "pause") else "left")
-    for number, workers, reason in _found(r"generation (\d+): workers ([\d, ]+), because (.*)", events):
-        pauses = _found(rf"worker \d+ goes on in generation {number} after ([\d.]+) s", events)
-        pause = max((float(seconds) for (seconds,) in pauses), default=None)
-        table.add_row(number, workers, outside.line(reason), "" if pause is None else f"{pause:.2f} s")
+    told = [from_data(record.event) for record in records]
+    for ring in (event for event in told if isinstance(event, RingPlanned)):
+        reforms = [e for e in told if isinstance(e, RingReformed) and e.generation == ring.generation]
+        pause = max((reform.pause for reform in reforms), default=None)
+        workers = ", ".join(map(str, ring.workers))
+        shown = "" if pause is None else f"{pause:.2f} s"
+        table.add_row(str(ring.generation), workers, outside.line(ring.reason), shown)
     return table
 
 
@@ -252,10 +255,6 @@ def report(directory: Path, events: list[EventRecord]) -> int:
     verdict = audit(str(directory / "audit"))
     console.print(f"Audit: {outside.line(verdict)}", style="green" if verdict.clean else "red")
     return 0 if verdict.clean else 1
-
-
-def _found(pattern: str, events: list[EventRecord]) -> list[tuple[str, ...]]:
-    return [match.groups() for event in events if (match := re.match(pattern, event.text))]
 
 
 def say(text: str) -> None:

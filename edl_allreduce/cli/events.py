@@ -44,11 +44,11 @@ def print_new(job: KnownJob, seen: int, *, as_json: bool = False) -> int:
     for event in events:
         if event.serial > seen:
             seen = event.serial
-            print(msgspec.json.encode(event).decode() if as_json else _line(event), flush=True)
+            print(msgspec.json.encode(event).decode() if as_json else line(event), flush=True)
     return seen
 
 
-def _line(event: EventRecord) -> str:
+def line(event: EventRecord) -> str:
     when = datetime.fromtimestamp(event.wall).strftime("%H:%M:%S.%f")[:-3]
     # Further lines are indented, so that none of them looks like an event of its own.
     text = outside.story(event.text).replace("\n", f"\n{'':<{INDENT}}")

@@ -39,6 +39,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "top": Entry("live view of a running job", "edl_allreduce.cli.top:main"),
     "logs": Entry("show what workers and master printed", "edl_allreduce.cli.logs:main"),
     "events": Entry("show what happened to a job, with reasons", "edl_allreduce.cli.events:main"),
+    "story": Entry("tell the life of one worker, from its start to its end", "edl_allreduce.cli.story:main"),
     "scale": Entry("change the number of workers while training", "edl_allreduce.cli.scale:main"),
     "autoscale": Entry(
         "replay a workload: what each policy would have done", "edl_allreduce.cli.autoscale:main"

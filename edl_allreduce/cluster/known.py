@@ -73,7 +73,10 @@ class KnownJob(Protocol):
         """The last status of a job that ended in order."""
 
     def events(self) -> list[EventRecord]:
-        """What happened so far."""
+        """What happened so far; of a job that runs elsewhere the latest."""
+
+    def history(self) -> list[EventRecord]:
+        """All that happened, as far as anybody keeps it."""
 
     def absence(self) -> str:
         """Why there is no master to ask, and where to look."""

@@ -110,6 +110,9 @@ class LocalJobFiles:
             found += [event for line in lines if (event := read_event(line)) is not None]
         return found
 
+    def history(self) -> list[EventRecord]:
+        return self.events()
+
     def absence(self) -> str:
         return (
             "its master ended without a result; it was killed, or the machine went down. "

@@ -72,6 +72,10 @@ def test_a_running_job_is_watched_scaled_stopped_and_audited_by_its_name(state, 
     assert "over: Stopped" in elasticdl("scale", f"--job_name={NAME}", "--num_workers=2", code=1)
     assert "clean" in elasticdl("audit", f"--job_name={NAME}")
     assert "from 2 to 4 workers" in elasticdl("events", f"--job_name={NAME}", "--follow")
+    life = elasticdl("story", f"--job_name={NAME}", "3")
+    assert "worker 3 starts" in life and "worker 3 drains" in life and "worker 2 starts" not in life
+    assert "worker 3: ready after" in elasticdl("story", f"--job_name={NAME}")
+    assert "Workers: 0, 1, 2, 3." in elasticdl("story", f"--job_name={NAME}", "7", code=2)
     assert (job.output / "model.keras").exists(), "what was trained so far is kept"
 
 
@@ -124,7 +128,8 @@ def test_an_audit_of_nothing_says_what_to_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["status", "jobs", "attach", "top", "scale", "stop", "logs", "events", "hosts", "audit"]
+    "command",
+    ["status", "jobs", "attach", "top", "scale", "stop", "logs", "events", "story", "hosts", "audit"],
 )
 def test_help_teaches_with_an_example(command):
     _, _, about = elasticdl(command, "--help").partition("\n")

@@ -16,6 +16,7 @@ from edl_allreduce.cli import events as events_command
 from edl_allreduce.cli import main as cli
 from edl_allreduce.cli import status as status_command
 from edl_allreduce.core import protocol
+from edl_allreduce.core.events import RingPlanned, data
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import Result
 from edl_allreduce.core.protocol import Seat
@@ -156,8 +157,11 @@ def test_the_demo_reports_it(text):
     reform = protocol.Reformed(1, 2, 0.1, 0.1, 0.1, 0.1, 0.1)
     result = Result(Phase.STOPPED, text, 1, text, [reform], {1: text, 2: text})
     harmless(drawn(demo.what_happened(result)))
-    events = [EventRecord(1, 0.0, "plan", f"generation 1: workers 0, 1, because {text}")]
-    harmless(drawn(demo_cluster.what_happened(events)))
+    plan = RingPlanned(1, (0, 1), True, text)
+    events = [EventRecord(1, 0.0, plan.kind, plan.text(), data(plan))]
+    told = drawn(demo_cluster.what_happened(events))
+    assert "0, 1" in told
+    harmless(told)
 
 
 @every_hostile_text

@@ -202,14 +202,15 @@ class ClusterJob:
 
         address = self.running()
         if address is None:
-            return self._logged()
+            return self.history()
         try:
             self._said = command(address.address, address.token, Ask(), certificate=address.certificate)
         except MasterUnreachable:
             log.debug("no answer for now")  # a master that restarts; the next question may be luckier
         return self._said.events if self._said is not None else []
 
-    def _logged(self) -> list[EventRecord]:
+    def history(self) -> list[EventRecord]:
+        """All from the master's log, whether it runs or not: it remembers only the latest itself."""
         if self.pod() is None:
             return []
         return events_in(self._pod_lines(names.master_name(self.name)))
