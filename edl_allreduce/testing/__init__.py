@@ -8,4 +8,5 @@ clock           time that a test moves
 fake_ring       several ranks in one process
 fake_master     plans and orders for engines in one process
 numpy_trainer   a trainer whose results are exact
+thread_cluster  workers as threads: the real master, attendants and engines in one process
 """
