@@ -81,11 +81,14 @@ class HorovodRing(Collectives):
         def connect() -> None:
             if before is not None:
                 before.thread.join()
-            connected = self._library.call(
-                "prepare", plan.generation, LOOPBACK.encode(), place["HOROVOD_HOSTNAME"].encode(),
-                *(int(place[f"HOROVOD_{key}"]) for key in PLACE_IN_RING),
-            )  # fmt: skip
-            preparation.failure = None if connected else self._library.failure() or "it was given up"
+            try:
+                connected = self._library.call(
+                    "prepare", plan.generation, LOOPBACK.encode(), place["HOROVOD_HOSTNAME"].encode(),
+                    *(int(place[f"HOROVOD_{key}"]) for key in PLACE_IN_RING),
+                )  # fmt: skip
+                preparation.failure = None if connected else self._library.failure() or "it was given up"
+            except Exception as error:  # noqa: BLE001  handed over to the training thread, which raises it
+                preparation.failure = f"{type(error).__name__}: {error}"
             then()
 
         preparation = _Preparation(

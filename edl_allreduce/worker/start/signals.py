@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable
+
+from edl_allreduce.contract import EXIT_FAILED
+from edl_allreduce.worker.threads import supervised
 
 TERMINATION = {signal.SIGTERM, signal.SIGINT}
 
@@ -27,6 +29,6 @@ def on_termination(drain: Callable[[], None]) -> None:
         signal.sigwait(TERMINATION)
         drain()
         signal.sigwait(TERMINATION)
-        os._exit(1)
+        os._exit(EXIT_FAILED)
 
-    threading.Thread(target=wait, name="signals", daemon=True).start()
+    supervised("signals", wait, lambda name, error: os._exit(EXIT_FAILED))
