@@ -98,6 +98,15 @@ def one_trains_while_one_prepares() -> World:
     return training(small_world(ready=1, preparing=1))
 
 
+def one_trains_long_enough_to_vote_while_one_prepares() -> World:
+    """So many steps that the next ring is connected and voted for while this one trains on to the boundary."""
+    return training(small_world(ready=1, preparing=1, steps=5))
+
+
+def two_train_long_enough_to_vote_while_one_prepares() -> World:
+    return training(small_world(ready=2, preparing=1, steps=5))
+
+
 def two_train_while_an_odd_one_prepares() -> World:
     world = training(small_world(ready=2, preparing=1, steps=3))
     for _ in range(2):
@@ -148,6 +157,16 @@ LATE, VERY_LATE = ("long tick", ""), ("very long tick", "")
         (two_train_while_an_odd_one_prepares, (KILL_A,)),
         (two_train_while_an_odd_one_prepares, (DRAIN_B,)),
         (two_form_the_first_ring_with_an_odd_one, ()),
+        (one_trains_long_enough_to_vote_while_one_prepares, ()),
+        (one_trains_long_enough_to_vote_while_one_prepares, (CUT_A,)),
+        (one_trains_long_enough_to_vote_while_one_prepares, (CUT_B,)),
+        (one_trains_long_enough_to_vote_while_one_prepares, (KILL_A,)),
+        (one_trains_long_enough_to_vote_while_one_prepares, (DRAIN_A,)),
+        (one_trains_long_enough_to_vote_while_one_prepares, (RESTART,)),
+        (two_train_long_enough_to_vote_while_one_prepares, ()),
+        (two_train_long_enough_to_vote_while_one_prepares, (KILL_C,)),
+        (two_train_long_enough_to_vote_while_one_prepares, (DRAIN_A,)),
+        (two_train_long_enough_to_vote_while_one_prepares, (FREEZE_C,)),
     ],
     ids=names,
 )
@@ -180,6 +199,12 @@ def test_no_order_of_events_breaks_a_promise(begin: Callable[[], World], faults:
         (two_train_while_one_prepares, (RESTART, KILL_A)),
         (one_trains_while_one_prepares, (DRAIN_A, RESTART)),
         (one_trains_while_one_prepares, (DRAIN_A, LAUNCH)),
+        (two_train_long_enough_to_vote_while_one_prepares, (KILL_A,)),
+        (two_train_long_enough_to_vote_while_one_prepares, (CUT_A,)),
+        (two_train_long_enough_to_vote_while_one_prepares, (CUT_C,)),
+        (two_train_long_enough_to_vote_while_one_prepares, (RESTART,)),
+        (one_trains_long_enough_to_vote_while_one_prepares, (CUT_A, LATE)),
+        (one_trains_long_enough_to_vote_while_one_prepares, (DRAIN_A, CUT_A, LATE)),
     ],
     ids=names,
 )
