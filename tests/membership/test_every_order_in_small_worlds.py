@@ -99,7 +99,7 @@ def one_trains_while_one_prepares() -> World:
 
 
 def one_trains_long_enough_to_vote_while_one_prepares() -> World:
-    """So many steps that the next ring is connected and voted for while this one trains on to the boundary."""
+    """So many steps that the next ring is connected and voted for while this one trains to the boundary."""
     return training(small_world(ready=1, preparing=1, steps=5))
 
 
