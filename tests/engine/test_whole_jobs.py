@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edl_allreduce import clock
+from edl_allreduce.cluster.base import Found
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.schedule import Order, Schedule
 from edl_allreduce.master.options import options_of
@@ -44,13 +46,18 @@ class House:
         self.trainers: dict[int, NumpyTrainer] = {}
         self.happenings: dict[int, Callable[[], None]] = {}
         self.sizes: set[int] = set()
+        self.steps: list[int] = []
+        """What rank 0 computed."""
         self.awaited = 0
         """Steps are slow until a ring of so many is there, however busy the machine is."""
         self._loop: asyncio.AbstractEventLoop
+        self._replaced = asyncio.Event()
 
     def _begin(self, worker: ThreadWorker) -> Callable[[], Ending]:
         def computing(step: StepInput) -> None:
             self.sizes.add(step.size)
+            if step.rank == 0:
+                self.steps.append(step.number)
             happening = self.happenings.pop(step.number, None)
             if happening is not None:
                 self._loop.call_soon_threadsafe(happening)
@@ -69,10 +76,31 @@ class House:
 
     async def _run(self):
         self._loop = asyncio.get_running_loop()
-        self.shell = JobShell(options_of(self.spec), self.cluster)
-        self.cluster.shell = self.shell
+        self._become(JobShell(options_of(self.spec), self.cluster))
         async with asyncio.timeout(60):
-            return await self.shell.run()
+            while True:
+                running = asyncio.create_task(self.shell.run())
+                replaced = asyncio.create_task(self._replaced.wait())
+                await asyncio.wait([running, replaced], return_when=asyncio.FIRST_COMPLETED)
+                if not self._replaced.is_set():
+                    replaced.cancel()
+                    return await running
+                running.cancel()
+                self._replaced.clear()
+
+    def _become(self, shell: JobShell) -> None:
+        self.shell = self.cluster.shell = shell
+
+    def restart_master(self) -> None:
+        """The master dies; the next one knows only what its cluster and its workers tell it."""
+        options = options_of(self.spec)
+        options = replace(options, recover_until=clock.now() + options.deadlines.rejoin)
+        living = tuple(self.cluster.workers)
+        self._become(JobShell(options, self.cluster))
+        self.shell.adopt(Found(living, living, len(living)), self.spec.num_workers)
+        for worker in self.cluster.workers.values():
+            worker.streams[-1].close()
+        self._replaced.set()
 
     def run(self):
         """Until the job is over; it succeeded, and its model is that of a quiet run."""
@@ -146,6 +174,16 @@ def test_a_stream_that_breaks_costs_nothing(tmp_path, quiet):
     assert chain == quiet
     assert len(house.cluster.workers[1].streams) == 2, "it came back as the same one"
     assert house.cluster.launched == [0, 1, 2]
+
+
+def test_a_master_that_is_started_again_takes_over_and_disturbs_nobody(tmp_path, quiet):
+    house = House(tmp_path, 3)
+    house.happenings = {20: house.restart_master}
+    _, chain = house.run()
+    assert chain == quiet
+    assert house.cluster.launched == [0, 1, 2]
+    assert [len(worker.streams) for worker in house.cluster.workers.values()] == [2, 2, 2]
+    assert house.steps == list(range(STEPS)), "no step was made twice: the ring never broke"
 
 
 def test_a_job_that_is_stopped_ends_at_a_boundary_with_its_model(tmp_path):
