@@ -12,6 +12,7 @@ from edl_allreduce.core.relaunch import (
     GiveUp,
     Leave,
     Relaunch,
+    Unreplaced,
     Worker,
     decide,
     is_refusal,
@@ -154,3 +155,17 @@ def test_a_newcomer_that_is_disrupted_did_not_fail_to_begin(cause: Cause) -> Non
     assert not is_refusal(Worker(cause, accepted=False), around)
     assert is_refusal(Worker(Cause.CRASHED, accepted=False), around)
     assert not is_refusal(Worker(Cause.CRASHED, accepted=True), around)
+
+
+@pytest.mark.parametrize("cause", sorted(FREE | {Cause.CRASHED, Cause.STUCK}, key=str))
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_lost_worker_is_not_replaced_where_the_user_wants_it_so(cause, accepted):
+    around = Around(running=2, wanted=3, healthy=2, begun=True, budget=3, minimum=2, replaces=False)
+    decision = decide(Worker(cause, accepted), around)
+    assert isinstance(decision, Unreplaced) and "disable_relaunch=true" in decision.reason
+
+
+def test_too_few_who_are_not_replaced_are_too_few_for_ever():
+    around = Around(running=1, wanted=3, healthy=1, begun=True, budget=3, minimum=2, replaces=False)
+    decision = decide(Worker(Cause.DISRUPTED), around)
+    assert isinstance(decision, GiveUp) and decision.reason.endswith("1 of at least 2 workers are left")
