@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from edl_allreduce.cluster.registry import LocalJobFiles
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.testing.jobs import RunningJob
 from tests.connections.wire import Wire
@@ -160,6 +161,9 @@ def test_a_master_that_is_killed_and_started_again_finds_its_ring(launch, port, 
     second = master()
     second.wait_for("hello", again=True)
     ends_as_if_nothing_had_happened(second, workers)
+    told = LocalJobFiles(second.job_dir).events()
+    assert [event.serial for event in told] == list(range(1, len(told) + 1)), "one history of two masters"
+    assert len(told) > len(second.events()) > 0
 
 
 def test_a_job_that_is_started_again_while_its_old_workers_train_lets_them_leave_first(launch, tmp_path):
