@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from edl_allreduce import clock, logs, outside
-from edl_allreduce.cluster.base import Cluster, Site
+from edl_allreduce.cluster.base import Cluster, Found, Site
 from edl_allreduce.cluster.choose import cluster_of
 from edl_allreduce.cluster.known import Address
 from edl_allreduce.cluster.pinned import pin
@@ -141,7 +141,10 @@ class LocalJob:
             self._keep(lambda: history.write(event))
 
         await self._part_with_orphans()
-        self.job = JobShell(self._options(), cluster, on_event, last_serial=history.last_serial)
+        found = await cluster.start()
+        self.job = JobShell(self._options(found), cluster, on_event, last_serial=history.last_serial)
+        if found.living:  # never on this machine; a scheduler elsewhere may keep workers without their master
+            self.job.adopt(found, spec.num_workers)
         server = MasterServer(self.token, self.job.attend, self._answer)
         try:
             self.port = await server.start(spec.bind, spec.port)
@@ -181,10 +184,11 @@ class LocalJob:
             return ""
         return self._judge(self.spec.audit_dir)
 
-    def _options(self) -> JobOptions:
+    def _options(self, found: Found) -> JobOptions:
         """A master that takes over from one that was killed lets its ring report first."""
         options = options_of(self.spec)
-        if self._earlier is None or self.spec.num_workers > 0:
+        by_hand = self._earlier is not None and self.spec.num_workers == 0
+        if not (by_hand or found.living):
             return options
         return dataclasses.replace(options, recover_until=clock.now() + options.deadlines.rejoin)
 
