@@ -15,7 +15,7 @@ def state(tmp_path, monkeypatch):
 
 @pytest.mark.training
 def test_a_job_is_started_watched_scaled_and_gives_its_result(tmp_path, digits_flags):
-    flags = {**digits_flags, "num_epochs": 400, "output": tmp_path / "model"}
+    flags = {**digits_flags, "num_epochs": 4000, "output": tmp_path / "model"}  # it is stopped long before
     job = submit(job_name="book", num_workers=1, **flags)
     try:
         seen = []
