@@ -123,8 +123,9 @@ def carried_out(found: Plan, before: World) -> World:
     for job in jobs:
         for number, node in enumerate(found.decisions[job.name].places):
             after.append(Pod(f"{job.name}-{number}", job.worker, node, Role.WORKER, job.name))
-        if job.master is not None and job.name in found.room:
-            after.append(Pod(f"{job.name}-master", job.master, found.room[job.name], Role.MASTER, job.name))
+        master = f"{job.name}-master"
+        if job.master is not None and master in found.room:
+            after.append(Pod(master, job.master, found.room[master], Role.MASTER, job.name))
     return there, [replace(job, workers=found.targets[job.name]) for job in jobs], after
 
 

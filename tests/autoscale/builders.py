@@ -45,8 +45,9 @@ def carried_out(plan: Plan, jobs: Sequence[Job], pods: Sequence[Pod]) -> tuple[l
     drained = {name for decision in plan.decisions.values() for name in decision.drain}
     left = [replace(pod, node=plan.room.get(pod.name, pod.node)) for pod in pods if pod.name not in drained]
     for job in jobs:
-        if job.master is not None and job.name in plan.room:
-            left.append(Pod(f"{job.name}-master", job.master, plan.room[job.name], Role.MASTER, job.name))
+        master = f"{job.name}-master"
+        if job.master is not None and master in plan.room:
+            left.append(Pod(master, job.master, plan.room[master], Role.MASTER, job.name))
         for number, place in enumerate(plan.decisions[job.name].places):
             left.append(Pod(f"{job.name}-new{len(left)}-{number}", job.worker, place, Role.WORKER, job.name))
     return [replace(job, workers=plan.targets[job.name]) for job in jobs], left

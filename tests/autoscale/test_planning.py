@@ -144,6 +144,15 @@ def test_a_minimum_comes_whole_or_not_at_all_and_with_its_master():
     assert plan(nodes(1, cpu=5), [job], [master], 0.0).targets == {"a": 4}
 
 
+def test_a_master_that_was_lost_gets_room_and_its_job_trains_on():
+    job = trained("a", 4, minimum=2, master=asks(1))
+    found = plan(nodes(1, cpu=4), [job], workers(job, {"n0": 4}), 0.0)
+    assert found.targets == {"a": 3} and found.room == {"a-master": "n0"}
+    tight = replace(job, minimum=4)
+    found = plan(nodes(1, cpu=4), [tight], workers(tight, {"n0": 4}), 0.0)
+    assert found.targets == {"a": 4} and "its master waits for 1 CPU" in found.decisions["a"].reason
+
+
 def test_when_minimums_do_not_fit_priority_comes_first_then_little_work():
     long, short = trained("long", 0, minimum=4, steps=1e6), trained("short", 0, minimum=4, steps=1e3)
     assert plan(nodes(1, cpu=4), [long, short], [], 0.0).targets == {"long": 0, "short": 4}
@@ -160,6 +169,19 @@ def test_a_job_is_suspended_only_for_one_with_much_less_left():
     assert found.targets == {"runs": 0, "new": 4}
     assert "suspended" in found.decisions["runs"].reason
     assert plan(nodes(1, cpu=4), [runs, short], pods, 1.0, Policy(suspend=False)).targets["runs"] == 4
+
+
+def test_only_those_are_suspended_whose_room_is_needed():
+    """The last in the queue sits on a node that does not help: its pods stay where they are."""
+    here, there = asks(1, selector={"zone": "1"}), asks(1, selector={"zone": "2"})
+    world = cluster(node("n0", 2, labels={"zone": "1"}), node("n1", 2, labels={"zone": "2"}))
+    first = replace(trained("first", 2, minimum=2, steps=1e5), worker=here)
+    last = replace(trained("last", 2, minimum=2, steps=1e6), worker=there)
+    short = replace(trained("short", 0, minimum=2, steps=10.0), worker=here)
+    pods = [*workers(first, {"n0": 2}), *workers(last, {"n1": 2})]
+    found = plan(world, [first, last, short], pods, 1.0)
+    assert found.targets == {"first": 0, "last": 2, "short": 2}
+    assert not found.decisions["last"].drain
 
 
 def test_hands_off_what_somebody_else_manages():

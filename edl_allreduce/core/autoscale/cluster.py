@@ -135,9 +135,10 @@ class Pod:
     """A pod that has not ended."""
 
     name: str
+    """Another one for each; in a cluster with namespaces, NAMESPACE/NAME."""
     asks: Template
     node: str | None = None
-    """None while it is Pending."""
+    """None while it is Pending. Pods that somebody holds back (scheduling gates) do not belong here."""
     role: Role = Role.SERVICE
     job: str = ""
     """Of masters and workers."""
@@ -227,6 +228,10 @@ class Room:
         return self.admits(node, ask) and all(
             not want or want <= have for want, have in zip(ask.amounts, left, strict=True)
         )
+
+    def has_room(self, node: str, ask: Ask) -> bool:
+        """Whether one that is there already could stay, also on a node that takes nothing new."""
+        return all(not want or want <= have for want, have in zip(ask.amounts, self._free[node], strict=True))
 
     def find(self, ask: Ask) -> str | None:
         """The node that it fills best, so that large gaps are left for what is large."""

@@ -11,6 +11,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
+from edl_allreduce.core.autoscale.cluster import Ask
 from edl_allreduce.core.autoscale.jobs import Job
 from edl_allreduce.core.autoscale.table import Seat, Table
 
@@ -37,8 +38,14 @@ def forecast(table: Table, jobs: Sequence[Job], now: float) -> dict[str, Times]:
             break
         for seat in list(table.seats[name]):
             table.leave(seat)
+        tried: dict[Ask, int] = {}
         for job in list(waiting):
-            if _seated(table, job):
+            ask = table.ask(job.name)
+            if job.minimum >= tried.get(ask, job.minimum + 1):
+                continue  # one that asked for no more did not fit
+            if not _seated(table, job):
+                tried[ask] = job.minimum
+            else:
                 waiting.remove(job)
                 over = end + job.start_up + job.trained_for(job.minimum) if job.known else None
                 times[job.name] = end, over

@@ -168,6 +168,8 @@ class _Planner:
         queue = sorted(self.jobs.values(), key=lambda job: (-job.priority, self._turn(job), job.name))
         for place, job in enumerate(queue):
             if self.table.size(job.name) >= job.minimum:
+                if not self._master_placed(job):  # it trains on without one
+                    self._note(job.name, f"its master waits for {words.asked(job.master or job.worker)}")
                 continue
             if not self._begin(job) and not self._begin_instead_of(job, queue[:place:-1]):
                 self._suspend(job.name)
@@ -201,22 +203,32 @@ class _Planner:
     def _master_placed(self, job: Job) -> bool:
         if job.master is None or job.name in self.mastered:
             return True
-        return self._make_place(self.table.room.ask(job.master), job.name)
+        return self._make_place(self.table.room.ask(job.master), f"{job.name}-master")
 
     def _begin_instead_of(self, job: Job, later: Sequence[Job]) -> bool:
         """Suspend jobs that come later in the queue, the last first, until this one's minimum fits."""
         mark = self.table.mark()
+        suspended: list[Job] = []
         for other in later:
-            if not self.table.size(other.name) or (
-                other.priority == job.priority and not self.policy.suspend
-            ):
+            spared = other.priority == job.priority and not self.policy.suspend
+            if spared or not self.table.size(other.name):
                 continue
             self._suspend(other.name)
-            self._note(other.name, f"suspended for {job.name}")
+            suspended.append(other)
             if self._begin(job):
+                self._take_back(suspended, job.name)
                 return True
         self.table.back_to(mark)
         return False
+
+    def _take_back(self, suspended: Sequence[Job], for_whom: str) -> None:
+        """Those whose workers were on other nodes than the ones that were needed stay after all."""
+        for job in suspended:
+            mark = self.table.mark()
+            self.table.stay_after_all(job.name)
+            if self.table.size(job.name) < job.minimum:
+                self.table.back_to(mark)
+                self._note(job.name, f"suspended for {for_whom}")
 
     def _replace_lost(self) -> None:
         """Workers whose node is gone, or who still wait for one: their job asked for them before."""

@@ -99,8 +99,7 @@ class Plan:
     decisions: Mapping[str, Decision]
     waiting: tuple[Waiting, ...] = ()
     room: Mapping[str, str] = field(default_factory=dict)
-    """Nodes with room for each Pending pod of a service, and for the master of each job (by its name) that
-    begins."""
+    """Nodes with room for each Pending pod of a service, and for masters that do not run: JOB-master."""
     load: Mapping[str, float] | None = None
     """The share of each resource that is spoken for once the plan is carried out."""
 

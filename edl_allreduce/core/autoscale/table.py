@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from edl_allreduce.core.autoscale.cluster import Ask, Cluster, Pod, Role, Room
 from edl_allreduce.core.autoscale.jobs import Job
@@ -72,6 +73,19 @@ class Table:
             self._undo.pop()
 
         self._undo.append(back)
+
+    def stay_after_all(self, job: str) -> None:
+        """Whoever of this job was to leave and still has room does not."""
+        for seat in [seat for seat in self.left if seat.job == job]:
+            if self.room.has_room(seat.node, self._asks[job]):
+                self.left.remove(seat)
+                self.drained[job] -= seat.pod is not None
+                self._undo.append(partial(self._leaves_again, seat))
+                self.sit(seat)
+
+    def _leaves_again(self, seat: Seat) -> None:
+        self.left.append(seat)
+        self.drained[seat.job] += seat.pod is not None
 
     def occupy(self, node: str, ask: Ask) -> None:
         """For a pod that stays."""
