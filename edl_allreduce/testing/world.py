@@ -615,6 +615,8 @@ class World:
                     self._check_eviction(uid, reason)
                     self._send(protocol.Evicted(reason), [uid])
                     self._put(replace(self.workers[uid], attended=False))
+                case m.Anomaly(uid, text):
+                    raise AssertionError(f"{uid} {text}")
                 case m.Finish():
                     self._check_finish(action)
                     self.finished = action

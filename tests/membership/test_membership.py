@@ -13,6 +13,7 @@ from edl_allreduce.core.membership.machine import RESTART_GAP, handle, validate
 from edl_allreduce.core.membership.types import (
     Abort,
     Action,
+    Anomaly,
     Event,
     Evict,
     Finish,
@@ -827,3 +828,33 @@ def test_standings_are_what_people_see() -> None:
     machine.tell(said.done("a", 1, 3))
     standings = {uid: member.standing for uid, member in machine.state.members.items()}
     assert standings == {"a": Standing.DONE, "b": Standing.RING, "c": Standing.PREPARING}
+
+
+# ------------------------------------------------------------------------------------------ what cannot be
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (said.entered("a", 9), "speaks of generation 9, and the newest plan is 1"),
+        (said.out("a", 9, 0), "speaks of generation 9, and the newest plan is 1"),
+        (said.joined("a", 1, 0), "joined the ring of generation 1, which it never entered"),
+        (said.done("a", 1, 5), "finished in the ring of generation 1, which it never joined"),
+    ],
+)
+def test_what_no_worker_can_say_is_told_and_ignored(message: Event, text: str):
+    machine = Machine(wanted=2)
+    machine.tell(*(said.hello(seat(uid), has_state=False) for uid in "ab"))
+    machine.tell(said.ready("a"), said.ready("b"))
+    before = machine.state
+    assert machine.tell(message) == (Anomaly("a", text),)
+    assert machine.state.members == before.members
+
+
+def test_what_is_stale_by_its_number_is_no_anomaly():
+    machine = Machine(wanted=2)
+    machine.tell(*(said.hello(seat(uid), has_state=False) for uid in "ab"))
+    machine.tell(said.ready("a"), said.ready("b"))
+    machine.tell(*(said.entered(uid, 1) for uid in "ab"), *(said.joined(uid, 1, 0) for uid in "ab"))
+    machine.tell(Lost("b", "is gone"))
+    assert machine.tell(said.done("a", 1, 5), said.out("a", 1, 5, "connection reset")) == ()

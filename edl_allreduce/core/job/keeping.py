@@ -38,6 +38,8 @@ def work(turn: Turn, event: membership.Event) -> None:
         match action, turn.state.work:
             case membership.Evict(uid, reason, cause), _:
                 _let_go(turn, uid, cause, reason)
+            case membership.Anomaly(uid, text), _:
+                turn.tell(events.Anomaly(text, turn.state.ids.get(uid, events.NOBODY)))
             case _, Ring() as trained:
                 ring.perform(turn, trained, action)
     if isinstance(turn.state.work, Ring) and not turn.over:

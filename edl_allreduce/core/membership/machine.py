@@ -9,6 +9,7 @@ from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.membership.types import (
     Abort,
     Action,
+    Anomaly,
     Away,
     Event,
     Evict,
@@ -51,7 +52,12 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
             return _hello(state, hello, link, now)
         case Heard(uid, message):
             member = state.members.get(uid)
-            return (state if member is None else _heard(state, member, message, now)), ()
+            if member is None:
+                return state, ()
+            impossible = _impossible(state, member, message)
+            if impossible:
+                return state, (Anomaly(uid, impossible),)
+            return _heard(state, member, message, now), ()
         case Away(uid, link):
             member = state.members.get(uid)
             late = member is None or member.link != link  # it is back over another connection already
@@ -100,7 +106,21 @@ def _heard(state: State, member: Member, message: Message, now: float) -> State:
         case Done(generation, step) if _current(member, generation):
             state, member = _progressed(state, member, step)
             return _with(state, replace(member, standing=Standing.DONE, since=now, step=step, has_state=True))
-    return state  # stale by number, or out of order: never by timing
+    return state  # stale by number: never by timing
+
+
+def _impossible(state: State, member: Member, message: Message) -> str:
+    """What is wrong with a message that no worker can say here. One that is stale by its number is not."""
+    match message:
+        case Entered(generation) | Joined(generation) | Out(generation) | Done(generation):
+            if generation > state.generation:
+                return f"speaks of generation {generation}, and the newest plan is {state.generation}"
+    match message:
+        case Joined(generation) if _current(member, generation) and not member.entered:
+            return f"joined the ring of generation {generation}, which it never entered"
+        case Done(generation) if _current(member, generation) and not member.joined:
+            return f"finished in the ring of generation {generation}, which it never joined"
+    return ""
 
 
 def _current(member: Member, generation: int) -> bool:

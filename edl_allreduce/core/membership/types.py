@@ -254,4 +254,12 @@ class Finish:
     step: int
 
 
-Action = Publish | Abort | Evict | Finish
+@dataclass(frozen=True)
+class Anomaly:
+    """A worker said what cannot be true; it was ignored, and people are told."""
+
+    uid: str
+    text: str
+
+
+Action = Publish | Abort | Evict | Finish | Anomaly
