@@ -782,7 +782,8 @@ def _worker_key(w: Worker, now: float, counts: list[int]) -> object:
         )  # fmt: skip
         seen = x.__dict__["_key"] = now, machine
     return (
-        seen[1], w.life, w.doing, w.generation, w.step, w.has_state, w.odd, _floor(w.aborted, counts),
+        seen[1], w.life, w.doing, w.order and (_name(w.order.plan), w.order.abort),
+        w.generation, w.step, w.has_state, w.odd, _floor(w.aborted, counts),
         _name(w.connecting), w.stands if w.stands in counts else 0, w.failed if w.failed in counts else 0,
         w.connected, w.attended, w.inbox, w.outbox,
     )  # fmt: skip

@@ -60,11 +60,14 @@ class Attendant:
         *,
         deadlines: Deadlines,
         master_grace: float,
+        address: str = "",
         end: Callable[[int], object] = os._exit,
     ) -> None:
         self.seat = seat
         self.progress = Progress()
         self._dial = dial
+        self._address = address
+        """For people."""
         self._deadlines = deadlines
         self._end = end
         self._state = State(seat, deadlines, master_grace)
@@ -278,8 +281,9 @@ class Attendant:
             case events.Abort(generation):
                 if self._ring is not None:
                     self._ring.abort(generation)
-            case events.Warn(text):
-                log.warning("%s", text)
+            case events.TellLost():
+                where = f"the master at {self._address}" if self._address else "the master"
+                log.warning("%s is gone; training goes on, trying to reach it", where)
             case events.Anomaly(text):
                 log.error("this cannot happen: %s", text)
                 self._put(events.Said(protocol.Note(protocol.WARNING, f"this cannot happen: {text}")))
@@ -324,12 +328,11 @@ class Attendant:
             self._hung_up.set()
 
     def _heard(self, message: protocol.FromMaster) -> None:
-        if isinstance(message, protocol.KvEntry):
+        if isinstance(message, protocol.KvEntry) and message.key not in (NEXT, HERE):  # Horovod's own
             if self._store is not None:
                 self._store.arrived(message.generation, message.key, message.value)
-            if message.key not in (NEXT, HERE):
-                return  # Horovod's own
-        self._put(events.Heard(message))
+        else:
+            self._put(events.Heard(message))
 
     def _failed(self, thread: str, error: Exception) -> None:
         """Without its helpers this worker would wait for ever: it ends, and the others go on without it."""

@@ -418,6 +418,14 @@ def test_hanging_up_says_what_is_still_to_be_said():
     assert worker.state.over
 
 
+def test_a_signal_may_be_faster_than_the_beginning():
+    worker = Worker()
+    worker.tell(events.Drained())
+    assert worker.tell(events.HangUp()) == [Connect(1), CloseConnection()]
+    assert protocol.Draining() in worker.introduction()
+    assert worker.tell(events.Begun()) == []
+
+
 def test_after_its_release_the_end_of_the_connection_is_the_end():
     worker = Worker().done()
     worker.hear(protocol.Release())

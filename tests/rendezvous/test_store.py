@@ -73,12 +73,10 @@ def test_the_next_generation_stays_open_when_the_one_before_is_closed(store):
 
 
 def test_a_generation_that_is_opened_twice_keeps_its_keys(store):
-    store.arrived(3, "/next", b"early")
-    assert store.known(3, "/next") == b"early"
+    store.arrived(3, "/global/1", b"early")
     store.open(3)
     store.open(3)
-    assert store.known(3, "/next") == b"early"
-    assert store.known(4, "/next") is None
+    assert request(store, "GET", "/global/1") == (200, b"early")
 
 
 def test_keys_of_another_generation_are_never_seen(store):

@@ -189,10 +189,8 @@ class Abort:
 
 
 @dataclass(frozen=True)
-class Warn:
-    """Tell people; it is nobody's mistake."""
-
-    text: str
+class TellLost:
+    """Tell people that the master does not answer any more, and that training goes on."""
 
 
 @dataclass(frozen=True)
@@ -202,4 +200,4 @@ class Anomaly:
     text: str
 
 
-Instruction = Connect | Send | CloseConnection | OpenStore | CloseStore | Prepare | Abort | Warn | Anomaly
+Instruction = Connect | Send | CloseConnection | OpenStore | CloseStore | Prepare | Abort | TellLost | Anomaly

@@ -30,10 +30,10 @@ from edl_allreduce.core.attendance.events import (
     Refused,
     Said,
     Send,
+    TellLost,
     Tick,
     TookOrder,
     TookTask,
-    Warn,
 )
 from edl_allreduce.core.attendance.queries import HERE, NEXT, breaking
 from edl_allreduce.core.attendance.state import FINAL, RING, LastWord, Leave, MasterGone, Stage, State
@@ -102,6 +102,8 @@ def _apply(state: State, event: Event, now: float) -> Outcome:
 def _connection(state: State, event: Begun | Closed | Refused | HangUp | Tick, now: float) -> Outcome:
     match event:
         case Begun():
+            if state.closing:
+                return state, ()  # a signal was faster
             return _odd(state, "began twice") if state.link else _connect(state)
         case Refused(why):
             return _tell(replace(state, linked=False, over=True), protocol.Evicted(why))
@@ -137,7 +139,7 @@ def _closed(state: State, now: float) -> Outcome:
         return replace(state, over=True), ()
     if state.lost_at is None:  # at once: it may be only this connection that broke
         state, instructions = _connect(replace(state, lost_at=now))
-        return state, (Warn("the master is gone; training goes on, trying to reach it"), *instructions)
+        return state, (TellLost(), *instructions)
     if now >= state.lost_at + state.grace:
         return _given_up(state)
     return replace(state, retry_at=now + RETRY_SECONDS), ()

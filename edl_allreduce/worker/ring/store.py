@@ -64,12 +64,6 @@ class LoopbackStore:
             elif generation > self._generation:
                 self._early.setdefault(generation, {})[key] = value
 
-    def known(self, generation: int, key: str) -> bytes | None:
-        """What a member of this generation has set under this key, if it did."""
-        with self._changed:
-            keys = self._keys if generation == self._generation else self._early.get(generation, {})
-            return keys.get(key)
-
     def set(self, key: str, value: bytes) -> bool:
         self._count()
         generation = self._generation

@@ -58,4 +58,5 @@ def connect(spec: JobSpec) -> Attendant:
         Seat(uuid.uuid4().hex[:12], spec.worker_id, host),
         deadlines=Deadlines(spec.failure_detection_seconds),
         master_grace=spec.master_grace_seconds,
+        address=spec.master_addr,
     )
