@@ -142,6 +142,7 @@ LATE, VERY_LATE = ("long tick", ""), ("very long tick", "")
         (three_train, (CUT_A,)),
         (three_train, (CUT_B, KILL_B)),
         (three_form_the_first_ring, (CUT_A,)),
+        (three_form_the_first_ring, (RESTART,)),
         (three_train_and_two_are_the_minimum, (KILL_A, DRAIN_B)),
         (three_form_the_first_ring, (KILL_A,)),
         (three_form_the_first_ring, (FREEZE_A,)),
