@@ -13,6 +13,7 @@ EdlError
 │   └── ApiRefused      the API server said no: status, reason and words known
 ├── RingBroken          a collective failed; the ring must re-form
 ├── NotFinite           the loss of a step is NaN or infinite, on all ranks
+├── BadMessage          bytes from the other end of a connection are no message of this version
 └── MasterUnreachable   nobody answers at the master's address
 """
 
@@ -98,6 +99,10 @@ class RingBroken(EdlError):
 
 class NotFinite(EdlError):
     """The loss of a step is NaN or infinite. Every rank meets it in the same step, and nothing is applied."""
+
+
+class BadMessage(EdlError):
+    """Bytes from the other end of a connection are no message that this version knows."""
 
 
 class MasterUnreachable(EdlError):

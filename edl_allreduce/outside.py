@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -65,6 +66,14 @@ def _facts(value: Any) -> Any:
         case dict():
             return facts(value)
     return value
+
+
+def moment(wall: float, form: str) -> str:
+    """Seconds since 1970 as a date or a time of day here; a question mark where no calendar has them."""
+    try:
+        return datetime.fromtimestamp(wall).strftime(form)
+    except (OverflowError, ValueError, OSError):
+        return "?"
 
 
 def console(file: IO[str] | None = None) -> Console:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import msgspec
 
 from edl_allreduce import outside
@@ -49,7 +47,7 @@ def print_new(job: KnownJob, seen: int, *, as_json: bool = False) -> int:
 
 
 def line(event: EventRecord) -> str:
-    when = datetime.fromtimestamp(event.wall).strftime("%H:%M:%S.%f")[:-3]
+    when = outside.moment(event.wall, "%H:%M:%S.%f")[:12]
     # Further lines are indented, so that none of them looks like an event of its own.
     text = outside.story(event.text).replace("\n", f"\n{'':<{INDENT}}")
     return f"{when}  {outside.name(event.kind):<10}  {text}"

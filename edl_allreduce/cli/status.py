@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import datetime
 
 import msgspec
 from rich.live import Live
@@ -170,7 +169,7 @@ def list_jobs(output: str, namespace: str = "", *, everything: bool = False) -> 
 
 def when(wall: float) -> str:
     """A date as people sort by."""
-    return datetime.fromtimestamp(wall).strftime("%Y-%m-%d %H:%M") if wall else "-"
+    return outside.moment(wall, "%Y-%m-%d %H:%M") if wall else "-"
 
 
 def _progress(row: Row) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from edl_allreduce import outside
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import JobFailed
+from edl_allreduce.reading import UNDECODABLE
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ def read_event(line: bytes | str) -> EventRecord | None:
     """An event from its line; None when it is not whole."""
     try:
         return msgspec.json.decode(line, type=EventRecord)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None
 
 

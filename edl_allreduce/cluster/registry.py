@@ -28,9 +28,11 @@ import msgspec
 from edl_allreduce import clock, files
 from edl_allreduce.cluster.known import Address, read_event
 from edl_allreduce.cluster.processes import process_ticks
+from edl_allreduce.core.protocol import WARNING
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import UsageError
-from edl_allreduce.spec import Command, JobType, parse_job, to_argv
+from edl_allreduce.reading import UNDECODABLE, small_file
+from edl_allreduce.spec import Command, JobSpec, JobType, parse_job, to_argv
 from edl_allreduce.spec.job import jobs_root
 from edl_allreduce.spec.words import did_you_mean
 
@@ -80,8 +82,8 @@ class LocalJobFiles:
     def address(self) -> Address | None:
         """What the last master wrote, whether it lives or not."""
         try:
-            return msgspec.json.decode((self.directory / ADDRESS).read_bytes(), type=Address)
-        except (OSError, msgspec.DecodeError):
+            return msgspec.json.decode(small_file(self.directory / ADDRESS), type=Address)
+        except (OSError, *UNDECODABLE):
             return None
 
     def running(self) -> Address | None:
@@ -95,19 +97,23 @@ class LocalJobFiles:
     def result(self) -> JobStatus | None:
         """The last status of a job that ended in order."""
         try:
-            return msgspec.msgpack.decode((self.directory / RESULT).read_bytes(), type=JobStatus)
-        except (OSError, msgspec.DecodeError):
+            return msgspec.msgpack.decode(small_file(self.directory / RESULT), type=JobStatus)
+        except (OSError, *UNDECODABLE):
             return None
 
     def events(self) -> list[EventRecord]:
-        """All that happened so far. A line that is being written, or that never was, is left out."""
-        found = []
+        """All that happened so far. A line that is being written is left for the next time; one that nobody
+        can read is told, and does not hide the others."""
+        found: list[EventRecord] = []
         for name in (EVENTS_BEFORE, EVENTS):
             try:
-                lines = (self.directory / name).read_bytes().splitlines(keepends=True)
+                lines = small_file(self.directory / name).splitlines(keepends=True)
             except OSError:
                 continue
-            found += [event for line in lines if (event := read_event(line)) is not None]
+            for number, line in enumerate(lines, start=1):
+                if line.endswith(b"\n"):
+                    before = found[-1] if found else EventRecord(0, 0.0, "", "")
+                    found.append(read_event(line) or _unreadable(before, f"line {number} of {name}"))
         return found
 
     def history(self) -> list[EventRecord]:
@@ -124,7 +130,10 @@ class LocalJobFiles:
         address = self.address()
         if address is None:
             return ""
-        spec = parse_job(Command.WORKER, address.flags).spec
+        try:
+            spec = _spec_of(address)
+        except UsageError:
+            return ""
         command = {JobType.EVALUATION_ONLY: Command.EVALUATE, JobType.PREDICTION_ONLY: Command.PREDICT}.get(
             spec.job_type, Command.TRAIN
         )
@@ -146,7 +155,7 @@ class LocalJobFiles:
 
     def audit_dir(self) -> Path:
         address = self.address()
-        given = parse_job(Command.WORKER, address.flags).spec.audit_dir if address is not None else ""
+        given = _spec_of(address).audit_dir if address is not None else ""
         if address is None or not given:
             raise UsageError(
                 f"job {self.name} was started without --audit_dir, so its workers wrote nothing down."
@@ -228,6 +237,18 @@ def _new_lines(name: str, path: Path, printed: dict[str, int]) -> list[str]:
     new = new[: new.rfind(b"\n") + 1]
     printed[name] = printed.get(name, 0) + len(new)
     return new.decode(errors="replace").splitlines()
+
+
+def _unreadable(before: EventRecord, what: str) -> EventRecord:
+    """In the place of an event."""
+    return EventRecord(before.serial + 1, before.wall, WARNING, f"{what} cannot be read")
+
+
+def _spec_of(address: Address) -> JobSpec:
+    """The flags of a job as its files have them: nobody typed them just now, so there is no help to give."""
+    if "-h" in address.flags or "--help" in address.flags:
+        raise UsageError(f"{ADDRESS} of the job {address.job_name} does not hold the flags of a job.")
+    return parse_job(Command.WORKER, address.flags).spec
 
 
 def known_jobs(environ: Mapping[str, str] = os.environ) -> list[LocalJobFiles]:

@@ -21,6 +21,10 @@ class Length:
     per_worker: bool = False
     """`batch` is that of one worker, so a step of a larger ring takes more records."""
 
+    def __post_init__(self) -> None:
+        if self.records < 1:
+            raise ValueError(f"a training has records, not {self.records}")
+
     def batch_of(self, ring: int) -> int:
         """Records of a step in a ring of so many."""
         return self.batch * max(1, ring) if self.per_worker else self.batch
@@ -71,6 +75,8 @@ class Stopwatch:
 
 def duration(seconds: float) -> str:
     """As people say it: 4.1 s, 49 s, 3 min 20 s, 2 h 05 min, 3 d 4 h."""
+    if not math.isfinite(seconds):
+        return "? s"
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f} s"
     whole = round(seconds)

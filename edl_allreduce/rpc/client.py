@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
@@ -11,9 +12,11 @@ import grpc
 from edl_allreduce.contract import JOB_TOKEN
 from edl_allreduce.core import protocol
 from edl_allreduce.core.status import JobStatus
-from edl_allreduce.errors import MasterUnreachable, UsageError
+from edl_allreduce.errors import BadMessage, MasterUnreachable, UsageError
 from edl_allreduce.rpc import codec
 from edl_allreduce.rpc.server import CHANNEL_OPTIONS, SERVICE, TLS_NAME
+
+log = logging.getLogger(__name__)
 
 REFUSED = f"the job's token is missing or wrong. Pass the token of the job in {JOB_TOKEN}."
 
@@ -42,7 +45,7 @@ class WorkerStream:
         self._outbox: SimpleQueue[protocol.FromWorker | None] = SimpleQueue()
         self._outbox.put(hello)
         self._channel = _channel(address, certificate)
-        attend = self._channel.stream_stream(f"/{SERVICE}/Attend", codec.encode, codec.decode_from_master)
+        attend = self._channel.stream_stream(f"/{SERVICE}/Attend", codec.encode, None)
         self._call = attend(iter(self._outbox.get, None), metadata=_metadata(token))
 
     def send(self, message: protocol.FromWorker) -> None:
@@ -57,7 +60,10 @@ class WorkerStream:
 
     def __iter__(self) -> Iterator[protocol.FromMaster]:
         try:
-            yield from self._call
+            for answer in self._call:
+                yield codec.decode_from_master(answer)
+        except BadMessage as error:
+            log.warning("the connection to the master is closed: %s", error)
         except grpc.RpcError as error:
             status = error.code()
             if status is grpc.StatusCode.UNAUTHENTICATED:
@@ -71,9 +77,9 @@ def command(
 ) -> JobStatus:
     """Send one command to a running master and return the job's status after it."""
     with _channel(address, certificate) as channel:
-        call = channel.unary_unary(f"/{SERVICE}/Command", codec.encode, codec.decode_status)
+        call = channel.unary_unary(f"/{SERVICE}/Command", codec.encode, None)
         try:
-            status: JobStatus = call(message, metadata=_metadata(token), timeout=timeout)
+            answer: bytes = call(message, metadata=_metadata(token), timeout=timeout)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise UsageError(error.details()) from error
@@ -82,4 +88,4 @@ def command(
             raise MasterUnreachable(
                 f"no answer from the master at {address}: {error.code().name.lower()}, {error.details()}"
             ) from error
-    return status
+    return codec.decode_status(answer)

@@ -7,8 +7,12 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
+from edl_allreduce import outside
 from edl_allreduce.core import protocol
 from edl_allreduce.core.status import JobStatus
+from edl_allreduce.errors import BadMessage
+from edl_allreduce.reading import UNDECODABLE
+from edl_allreduce.version import __version__
 
 _encoder = msgspec.msgpack.Encoder()
 _frame = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
@@ -37,14 +41,20 @@ def _escaped(value: Any) -> Any:
 
 
 def _decoder(*kinds: type[_T]) -> Callable[[bytes], _T]:
-    """For messages of these classes, and no others."""
+    """For messages of these classes, and no others; whatever else comes is a BadMessage."""
     decoders = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in kinds}
 
     def decode(data: bytes) -> _T:
-        name, fields = _frame.decode(data)
-        if name not in decoders:
-            raise msgspec.ValidationError(f"no message of this stream is called {name[:40]!r}")
-        return decoders[name].decode(fields)
+        try:
+            name, fields = _frame.decode(data)
+            if name not in decoders:
+                raise ValueError(f"none is called {name[:40]!r}")
+            return decoders[name].decode(fields)
+        except UNDECODABLE as error:
+            raise BadMessage(
+                f"{len(data)} bytes are no message of version {__version__}: {outside.line(error)}. "
+                "Run the same version of this package at both ends."
+            ) from error
 
     return decode
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import grpc.aio
 
 from edl_allreduce.core import protocol
 from edl_allreduce.core.status import JobStatus
-from edl_allreduce.errors import EdlError
+from edl_allreduce.errors import BadMessage, EdlError
 from edl_allreduce.rpc import codec
 
 SERVICE = "edl.Master"
@@ -29,6 +30,8 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
 ]
+
+log = logging.getLogger(__name__)
 
 Attend = Callable[[AsyncIterator[protocol.FromWorker], str], AsyncIterator[protocol.FromMaster]]
 Answer = Callable[[protocol.Command], Awaitable[JobStatus]]
@@ -52,12 +55,9 @@ class MasterServer:
         # Two masters on one port would each hear half of the workers.
         self._server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)])
         handlers = {
-            "Attend": grpc.stream_stream_rpc_method_handler(
-                self._on_attend, codec.decode_from_worker, codec.encode
-            ),
-            "Command": grpc.unary_unary_rpc_method_handler(
-                self._on_command, codec.decode_command, codec.encode
-            ),
+            # Bytes are decoded here, not by gRPC: after the token was seen, and with errors that we know.
+            "Attend": grpc.stream_stream_rpc_method_handler(self._on_attend, None, codec.encode),
+            "Command": grpc.unary_unary_rpc_method_handler(self._on_command, None, codec.encode),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
@@ -87,16 +87,27 @@ class MasterServer:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
 
     async def _on_attend(
-        self, requests: AsyncIterator[protocol.FromWorker], context: Any
+        self, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[protocol.FromMaster]:
         await self._authenticate(context)
-        async for message in self._attend(requests, context.peer()):
+        async for message in self._attend(_decoded(requests, context.peer()), context.peer()):
             yield message
 
-    async def _on_command(self, command: protocol.Command, context: Any) -> JobStatus:
+    async def _on_command(self, request: bytes, context: Any) -> JobStatus:
         await self._authenticate(context)
         try:
-            return await self._answer(command)
+            return await self._answer(codec.decode_command(request))
         except EdlError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
             raise  # not reached: abort raises
+
+
+async def _decoded(requests: AsyncIterator[bytes], peer: str) -> AsyncIterator[protocol.FromWorker]:
+    """What a worker says. One that cannot be understood has hung up, as far as the job is concerned."""
+    async for request in requests:
+        try:
+            message = codec.decode_from_worker(request)
+        except BadMessage as error:
+            log.warning("the connection of %s is closed: %s", peer, error)
+            return
+        yield message

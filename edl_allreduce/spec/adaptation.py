@@ -50,7 +50,7 @@ def parse_adaptation(text: str) -> Adaptation:
         return Adaptation()
     try:
         given = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"not JSON: {error}") from error
     if not isinstance(given, dict):
         raise UsageError(f"expected a JSON object, {_EXAMPLE}")
@@ -71,7 +71,10 @@ def _piece(name: str, given: object) -> Piece:
             raise UsageError(f"{name}.{key}: expected a JSON {_called(_KINDS[key])}")
         if isinstance(value, list) and not all(isinstance(each, dict) for each in value):
             raise UsageError(f"{name}.{key}: expected a JSON array of objects")
-    if not all("name" in variable for variable in given.get("env", ())):
+    for key in ("labels", "annotations"):
+        if not all(isinstance(text, str) for text in given.get(key, {}).values()):
+            raise UsageError(f'{name}.{key}: expected text for each name, as in {{"team": "ml"}}')
+    if not all(isinstance(variable.get("name"), str) for variable in given.get("env", ())):
         raise UsageError(f"{name}.env: expected a name in each variable, as Kubernetes writes them")
     lists = {key: tuple(given[key]) for key in ("tolerations", "env") if key in given}
     return Piece(**{**given, **lists})

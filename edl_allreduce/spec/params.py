@@ -20,7 +20,8 @@ _LABEL_KEY: Final = re.compile(
 )
 _LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _CLASS_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-_DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)")
+_DECIMAL: Final = re.compile(r"[+-]?(\d{1,40}\.?\d{0,40}|\.\d{1,40})")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
 def parse_params(text: str) -> dict[str, str]:
@@ -159,7 +160,7 @@ def split_address(text: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise UsageError(f"{text!r}: write an IPv6 address in brackets, as in [::1]:50001")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not colon or not host or not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
         raise UsageError(f"{text!r}: expected HOST:PORT, as in localhost:50001")
     return host, int(port)
 
@@ -168,7 +169,7 @@ def parse_pattern(text: str) -> re.Pattern[str]:
     """The regular expression of --populate_env_names."""
     try:
         return re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"not a regular expression: {error}") from error
 
 

@@ -10,9 +10,10 @@ from typing import Final
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec.words import did_you_mean
 
-_CPU: Final = re.compile(r"\d+(\.\d+)?|[1-9]\d*m")
-_BYTES: Final = re.compile(r"[1-9]\d*([EPTGMK]i?)")
-_COUNT: Final = re.compile(r"0|[1-9]\d*")
+# Digits of a number that a machine could have; Python refuses to read thousands of them.
+_CPU: Final = re.compile(r"\d{1,18}(\.\d{1,18})?|[1-9]\d{0,17}m")
+_BYTES: Final = re.compile(r"[1-9]\d{0,17}([EPTGMK]i?)")
+_COUNT: Final = re.compile(r"0|[1-9]\d{0,17}")
 _DEVICE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 
 _CPU_HINT: Final = "a number of cores such as 0.5 or 500m"

@@ -11,6 +11,7 @@ rename is not atomic are covered by `done` and the checksums.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ import numpy as np
 
 from edl_allreduce import faults, files
 from edl_allreduce.errors import CheckpointError
+from edl_allreduce.reading import UNDECODABLE, small_file
 from edl_allreduce.version import __version__
 from edl_allreduce.worker.loop.journal import Journal
 
@@ -48,7 +50,16 @@ class Variable(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+        return int(np.dtype(self.dtype).itemsize) * math.prod(self.shape)
+
+    def check(self) -> None:
+        """ValueError unless `state.bin` can hold such a variable; these words come from a file."""
+        try:
+            dtype = np.dtype(self.dtype)
+        except (TypeError, SyntaxError) as error:
+            raise ValueError(f"{self.path} has the unknown type {self.dtype!r}") from error
+        if dtype.hasobject or dtype.name != self.dtype or any(length < 0 for length in self.shape):
+            raise ValueError(f"{self.path} cannot be {self.dtype}{self.shape}")
 
 
 class JobIdentity(msgspec.Struct, frozen=True):
@@ -153,29 +164,33 @@ def _is_whole(path: Path) -> bool:
 def read(path: Path) -> Loaded:
     """Read a checkpoint; raises CheckpointError unless it is whole."""
     try:
-        text = (path / CONTENTS).read_bytes()
-        marker = (path / DONE).read_bytes()
-        data = np.fromfile(path / STATE, np.uint8)
+        text = small_file(path / CONTENTS)
+        marker = small_file(path / DONE)
+        size = (path / STATE).stat().st_size
     except OSError as error:
         raise CheckpointError(f"the checkpoint {path} is incomplete: {error}") from error
     if marker != str(zlib.crc32(text)).encode():
         raise CheckpointError(f"the checkpoint {path} is corrupt: the checksum of {CONTENTS} is wrong")
     try:
         contents = msgspec.json.decode(text, type=Contents)
-    except msgspec.DecodeError as error:
+        variables = [*contents.model, *contents.optimizer]
+        for variable in variables:
+            variable.check()
+    except UNDECODABLE as error:
         raise CheckpointError(f"{path / CONTENTS} is not for version {__version__}: {error}") from error
     if contents.format != FORMAT:
         raise CheckpointError(
             f"the checkpoint {path} has format {contents.format} (written by version {contents.version}), "
             f"this version reads format {FORMAT}"
         )
-    variables = [*contents.model, *contents.optimizer]
     expected = sum(v.bytes for v in variables)
-    if data.size != expected:
-        raise CheckpointError(
-            f"the checkpoint {path} is torn: {STATE} has {data.size} bytes, expected {expected}"
-        )
-    if zlib.crc32(data.data) != contents.state_crc32:
+    if size != expected:
+        raise CheckpointError(f"the checkpoint {path} is torn: {STATE} has {size} bytes, expected {expected}")
+    try:
+        data = np.fromfile(path / STATE, np.uint8)
+    except OSError as error:
+        raise CheckpointError(f"the checkpoint {path} is incomplete: {error}") from error
+    if data.size != expected or zlib.crc32(data.data) != contents.state_crc32:
         raise CheckpointError(f"the checkpoint {path} is corrupt: the checksum of {STATE} is wrong")
     arrays, at = [], 0
     for variable in variables:

@@ -12,14 +12,26 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from edl_allreduce import files
 from edl_allreduce.core import protocol
-from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Manifest, Start, Verdict, judge
+from edl_allreduce.core.audit import (
+    MAX_PROBLEMS,
+    Applied,
+    Begin,
+    Entry,
+    Fed,
+    Manifest,
+    Start,
+    Verdict,
+    judge,
+)
 from edl_allreduce.errors import DataError, UsageError
+from edl_allreduce.reading import UNDECODABLE, small_file
 from edl_allreduce.worker import disk
 
 log = logging.getLogger(__name__)
@@ -115,21 +127,28 @@ def write_manifest(directory: str, manifest: Manifest) -> None:
     files.write(path, msgspec.json.encode(manifest))
 
 
-def _entries(path: Path) -> Iterator[Entry]:
-    for raw in path.read_bytes().splitlines(keepends=True):
-        if not raw.endswith(b"\n"):
-            return  # the process died in the middle of this line
-        line = _decode(raw)
-        entry = line.begin or line.fed or line.applied
-        if entry is not None:
-            yield entry
+def _entries(path: Path, unreadable: list[str]) -> Iterator[Entry]:
+    """What the worker wrote; lines that say nothing are told in `unreadable`."""
+    with path.open("rb") as lines:
+        for number, raw in enumerate(lines, start=1):
+            if not raw.endswith(b"\n"):
+                return  # the process died in the middle of this line
+            try:
+                line = _decode(raw)
+            except UNDECODABLE as error:
+                if len(unreadable) < MAX_PROBLEMS:
+                    unreadable.append(f"{path.name}: line {number} cannot be read ({error})")
+                continue
+            entry = line.begin or line.fed or line.applied
+            if entry is not None:
+                yield entry
 
 
 def refuse_other_job(directory: str, job_name: str) -> None:
     """The diaries of two jobs cannot be told apart: each needs a directory of its own."""
     try:
         there = read_manifest(Path(directory)).job_name
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNDECODABLE):
         return
     if there and there != job_name:
         raise UsageError(
@@ -139,7 +158,7 @@ def refuse_other_job(directory: str, job_name: str) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    return msgspec.json.decode(small_file(folder / MANIFEST), type=Manifest)
 
 
 def _refuse_running(folder: Path) -> None:
@@ -163,24 +182,44 @@ def audit(directory: str) -> Verdict:
     folder = Path(directory)
     try:
         manifest = read_manifest(folder)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise DataError(
             f"{folder} holds no audit: {MANIFEST} cannot be read ({error}). "
             "Name the directory that was given to the job with --audit_dir."
         ) from error
+    if manifest.dataset < 1:
+        raise DataError(
+            f"{folder} holds no audit: {MANIFEST} speaks of a data set of {manifest.dataset} records. "
+            "Name the directory that was given to the job with --audit_dir."
+        )
     if not manifest.finished:
         _refuse_running(folder)
-    workers = {path.stem: _entries(path) for path in sorted(folder.glob("worker-*.jsonl"))}
-    starts = {
-        int(path.stem.removeprefix("run-")): msgspec.json.decode(text, type=Start)
-        for path in folder.glob("run-*.json")
-        if (text := path.read_bytes())  # empty: nobody lived to train in that run
-    }
+    unreadable: list[str] = []
+    diaries = [path for path in sorted(folder.glob("worker-*.jsonl")) if path.is_file()]
+    workers = {path.stem: _entries(path, unreadable) for path in diaries}
+    starts = _starts(folder, unreadable)
     whole = manifest.finished and not manifest.max_step
-    return judge(
+    verdict = judge(
         workers,
         dataset=manifest.dataset,
         finished=whole,
         starts=starts,
         lost_records=manifest.lost_records,
     )
+    return replace(verdict, problems=[*unreadable, *verdict.problems][:MAX_PROBLEMS])
+
+
+def _starts(folder: Path, unreadable: list[str]) -> dict[int, Start]:
+    """Where each run of the job began."""
+    found: dict[int, Start] = {}
+    for path in sorted(folder.glob("run-*.json")):
+        number = path.stem.removeprefix("run-")
+        if not (number.isascii() and number.isdecimal() and len(number) < 10):
+            continue  # not ours
+        try:
+            text = small_file(path)
+            if text:  # else nobody lived to train in that run
+                found[int(number)] = msgspec.json.decode(text, type=Start)
+        except (OSError, *UNDECODABLE) as error:
+            unreadable.append(f"{path.name} cannot be read ({error})")
+    return found
