@@ -59,7 +59,7 @@ def made_before(directory: Path) -> dict[str, object] | None:
         mark = json.loads((directory / MARK).read_text())
         asked: dict[str, object] = dict(mark["asked"])
         return asked if mark["files"] == _listing(directory) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

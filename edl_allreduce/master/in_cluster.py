@@ -38,6 +38,7 @@ from edl_allreduce.master import report
 from edl_allreduce.master.display import Display
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
+from edl_allreduce.reading import UNDECODABLE, small_file
 from edl_allreduce.rpc.server import MasterServer, Tls
 from edl_allreduce.spec import JobSpec, to_argv
 
@@ -71,8 +72,8 @@ class MemoryFile:
 
     def read(self) -> Memory | None:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Memory)
-        except (OSError, msgspec.DecodeError):
+            return msgspec.json.decode(small_file(self._path), type=Memory)
+        except (OSError, *UNDECODABLE):
             return None
 
     def write(self, memory: Memory) -> None:

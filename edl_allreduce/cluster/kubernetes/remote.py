@@ -27,6 +27,7 @@ from edl_allreduce.core import pod_causes
 from edl_allreduce.core.protocol import Ask
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ApiRefused, ClusterError, MasterUnreachable, UsageError
+from edl_allreduce.reading import UNDECODABLE
 from edl_allreduce.spec.job import DOCUMENTED_PORT
 from edl_allreduce.spec.words import did_you_mean
 
@@ -192,7 +193,7 @@ class ClusterJob:
             words = container.get("state", {}).get("terminated", {}).get("message", "")
             try:
                 return msgspec.json.decode(words, type=JobStatus)
-            except (msgspec.DecodeError, msgspec.ValidationError):
+            except UNDECODABLE:
                 continue  # it did not end in order
         return None
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from edl_allreduce.errors import DataError, UsageError
 from edl_allreduce.files import AtomicFile, write
+from edl_allreduce.reading import UNDECODABLE, small_file
 
 INDEX = "predictions.json"
 FILES = "predictions-*.np[yz]"
@@ -55,10 +56,20 @@ def refuse_others(directory: Path, own_run: str = "") -> None:
         )
 
 
+def _read_task(path: Path) -> _Task:
+    try:
+        return msgspec.json.decode(small_file(path), type=_Task)
+    except (OSError, *UNDECODABLE) as error:
+        raise DataError(
+            f"{path} cannot be read ({error}): part of the predictions is lost. Remove {path.parent} and "
+            "predict again"
+        ) from error
+
+
 def _run_of(directory: Path) -> str:
     try:
-        return msgspec.json.decode((directory / INDEX).read_bytes(), type=Index).run
-    except (OSError, msgspec.DecodeError):
+        return msgspec.json.decode(small_file(directory / INDEX), type=Index).run
+    except (OSError, *UNDECODABLE):
         return ""
 
 
@@ -105,10 +116,7 @@ class PredictionFiles:
         if not self._publishing:
             if not overwrite:
                 refuse_others(self.directory)
-            done = [
-                msgspec.json.decode(path.read_bytes(), type=_Task)
-                for path in sorted(self._hidden.glob("task-*.json"))
-            ]
+            done = [_read_task(path) for path in sorted(self._hidden.glob("task-*.json"))]
             if len(done) != tasks:
                 raise DataError(
                     f"{self.directory} holds the predictions of {len(done)} tasks, expected {tasks}: all "
