@@ -14,7 +14,7 @@ from edl_allreduce.spec.resources import amount, parse_resources
 
 from .builders import GPU, asks, cluster, node, service, workers
 
-BOTH = (Rule.SPEED, Rule.EQUAL, Rule.GREEDY)
+ELASTIC = (Rule.SPEED, Rule.EQUAL, Rule.GREEDY)
 
 
 def difference(
@@ -58,14 +58,14 @@ SCENARIOS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", BOTH)
+@pytest.mark.parametrize("rule", ELASTIC)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name, rule):
     expected, world = SCENARIOS[name]
     assert difference(rule, **world) == expected
 
 
-@pytest.mark.parametrize("rule", BOTH)
+@pytest.mark.parametrize("rule", ELASTIC)
 def test_it_shrinks_to_its_minimum_for_a_service_that_waits(rule):
     """Published as requests of 5 CPUs in a cluster of 3: one less, one less, then no more."""
     job = Job("a", 1, 3, asks(1), workers=3)
@@ -74,7 +74,7 @@ def test_it_shrinks_to_its_minimum_for_a_service_that_waits(rule):
     assert found.targets["a"] == 1
 
 
-@pytest.mark.parametrize("rule", BOTH)
+@pytest.mark.parametrize("rule", ELASTIC)
 def test_it_never_shrinks_below_its_minimum_for_a_service_of_its_own_priority(rule):
     """Published as 2 CPUs requested of 1. Ours drains nobody in vain: what it could give would not do."""
     job = Job("a", 2, 3, asks(1), workers=2, priority=1000)
@@ -121,19 +121,19 @@ def test_ties_are_broken_by_devices_then_cpus_then_memory():
 # ------------------------------------------------------------------------------------------ where it hung
 
 
-@pytest.mark.parametrize("rule", BOTH)
+@pytest.mark.parametrize("rule", ELASTIC)
 def test_ten_gpus_with_a_wanted_load_of_nine_tenths(rule):
     """As published this plan never ended: one pass gave the tenth GPU, the other took it."""
     assert difference(rule, now=1, maximum=20, cpu=999, gpu=10, each=asks(1, 1), load=0.9) == 8
 
 
-@pytest.mark.parametrize("rule", BOTH)
+@pytest.mark.parametrize("rule", ELASTIC)
 def test_memory_with_a_wanted_load_below_one(rule):
     each = asks(0.001, memory=10)
     assert difference(rule, now=1, maximum=200, cpu=999, memory=1000, each=each, load=0.97) == 96
 
 
-@pytest.mark.parametrize("rule", BOTH)
+@pytest.mark.parametrize("rule", ELASTIC)
 def test_one_resource_is_above_its_limit_and_another_is_free(rule):
     """A service holds more GPUs than wanted; a job that needs none gained and lost a worker for ever."""
     found = difference(rule, now=2, minimum=2, maximum=9, cpu=99, gpu=10, gpu_used=10, load=0.9)
