@@ -278,6 +278,18 @@ def test_what_was_said_over_an_old_connection_is_stale_unless_it_is_a_fact():
     assert scene.status.checkpoint.path == "ckpt/version-40"
 
 
+def test_rings_of_one_that_did_not_form_are_not_held_against_the_next_newcomer():
+    scene = Scene(replace(OPTIONS, num_workers=0))
+    scene.script.prepares = False
+    scene.comes(0).freeze(0)
+    scene.script.prepares = scene.actors[0].script.prepares = True
+    for _ in range(5):
+        scene.connect(0)  # its ring is planned anew each time, and it never entered one
+    assert scene.told("plan")[-1].startswith("generation 5: workers 0")
+    scene.comes(1).thaw(0).wait(10)
+    assert scene.ring == 2 and not scene.told("evict")
+
+
 def test_whoever_does_not_come_back_is_evicted_as_silent_and_replaced():
     scene = Scene().train().cut(0)
     scene.freeze(0)

@@ -454,8 +454,8 @@ def _start_over(state: State, ring: list[Member], now: float) -> tuple[State, tu
     """Everybody left, nobody is gone: try again, but not for ever with the same members."""
     assert state.plan is not None
     generation = state.plan.generation
-    if state.moved or any(m.standing is Standing.DONE for m in ring):
-        state = replace(state, stalls=())
+    if state.moved or len(ring) == 1 or any(m.standing is Standing.DONE for m in ring):
+        state = replace(state, stalls=())  # a ring of one says nothing about whoever comes next
     elif generation not in state.stalls:
         state = replace(state, stalls=(*state.stalls, generation)[-STALLS:])
     blamed = _blamed(ring) if len(state.stalls) == STALLS else []
