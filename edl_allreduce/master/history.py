@@ -23,8 +23,9 @@ class History:
         if not goes_on:
             self._before.unlink(missing_ok=True)
         self._descriptor = self._open(os.O_APPEND if goes_on else os.O_TRUNC)
+        if goes_on:  # a master that was killed in the middle of a line: nobody can read that one
+            os.ftruncate(self._descriptor, self._path.read_bytes().rfind(b"\n") + 1)
         self._written = os.fstat(self._descriptor).st_size
-        self._broken_off = goes_on and self._written > 0 and not self._path.read_bytes().endswith(b"\n")
 
     def _open(self, flag: int) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | flag, 0o666)
@@ -36,10 +37,7 @@ class History:
             os.close(self._descriptor)
             self._descriptor = self._open(os.O_TRUNC)
             self._written = 0
-        data = event_line(event)
-        if self._broken_off:  # a master that was killed in the middle of a line
-            data, self._broken_off = b"\n" + data, False
-        self._written += os.write(self._descriptor, data)
+        self._written += os.write(self._descriptor, event_line(event))
 
     def close(self) -> None:
         os.close(self._descriptor)
