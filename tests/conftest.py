@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Who imports TensorFlow without the mark `tensorflow` fails at that line, and makes nobody wait."""
+    """How wide a table is does not depend on who runs the tests: parallel runs bring a width of their own.
+
+    Who imports TensorFlow without the mark `tensorflow` fails there in a fast run, and makes nobody wait.
+    """
+    os.environ.pop("COLUMNS", None)
     if config.getoption("--fast"):
         for heavy in ("tensorflow", "keras", "horovod"):
             sys.modules[heavy] = cast(ModuleType, None)  # import says: halted; None in sys.modules
