@@ -94,6 +94,12 @@ def test_jobs_that_outnumber_the_slots_all_end():
     assert len(found.jobs) == 40
 
 
+def test_a_job_of_eight_years_is_replayed_in_a_moment():
+    found = replay([job("a", seconds=1e9)], Policy(rule=Rule.RIGID), FREE)
+    assert completions(found)["a"] == pytest.approx(1e9 / 4)
+    assert found.plans < 30_000
+
+
 def test_no_jobs_no_trouble():
     assert replay([], Policy(), FREE).jobs == []
 

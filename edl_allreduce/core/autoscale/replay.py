@@ -25,6 +25,8 @@ from edl_allreduce.core.autoscale.workloads import Submission
 SLOT = "slot"
 """What a worker takes: one of these."""
 WORKER = Template({SLOT: 1})
+MOST_LOOKS = 2_000
+"""Where every job has years left, a look each minute would take us years, too."""
 DONE = 1e-6
 """Steps below which nothing is left: rounding."""
 
@@ -223,7 +225,8 @@ class _World:
         self.there.append(_Running(spec, job, spec.steps))
 
     def _replan(self) -> None:
-        self.look = self.now + self.setting.interval
+        soonest = min((one.ends(self.now) - self.now for one in self.there if one.ring), default=0.0)
+        self.look = self.now + max(self.setting.interval, soonest / MOST_LOOKS)
         for one in self.there:
             seen = one.job.measured if self.setting.known_speed else dict(one.seen)
             one.job = replace(
