@@ -121,3 +121,10 @@ def test_with_a_batch_per_worker_fewer_workers_make_more_steps_of_the_same_recor
     verdict = job.audit()
     assert verdict.clean, f"{verdict}\n{job.story()}"
     assert verdict.epochs == EPOCHS and verdict.steps > STEPS, verdict
+
+
+def test_a_killed_worker_is_not_replaced_where_the_user_wants_it_so(start_job, nothing_was_lost):
+    job = start_job(Fault("reduce", "kill", {"rank": 1, "step": 20}), aux_params="disable_relaunch=true")
+    job.wait_for("relaunch", "lost workers are not replaced (--aux_params=disable_relaunch=true); 2 go on")
+    nothing_was_lost(job)
+    assert len([event for event in job.events() if event.kind == "launch"]) == 3, job.story()
