@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edl_allreduce import outside
 from edl_allreduce.data import cifar_pickle
 from edl_allreduce.data.limits import UNPACKED_BYTES, gunzip, whole_file
 from edl_allreduce.data.numpy_files import load_archive
@@ -151,7 +152,9 @@ def _from_pickle(path: Path) -> bytes:
         labels, pixels = cifar_pickle.batch(whole_file(path))
         return np.hstack([labels.reshape(-1, 1), pixels]).tobytes()
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); copy or download it again") from error
+        raise DataError(
+            f"{path}: cannot be read ({outside.line(error)}); copy or download it again"
+        ) from error
 
 
 _TAR_ERRORS = (tarfile.TarError, OSError, EOFError, KeyError, ValueError, OverflowError, RecursionError)

@@ -260,6 +260,14 @@ def test_a_pickle_that_is_no_file_of_images_is_told(tmp_path, data, words):
         DATASETS["cifar10"].load(tmp_path)
 
 
+def test_an_error_does_not_quote_a_whole_file(tmp_path):
+    made("cifar-pickle", tmp_path)
+    (tmp_path / "data_batch_1").write_bytes(b"\x80\x02c" + b"x" * 50_000 + b"\nsystem\n.")
+    with pytest.raises(DataError, match="it asks for xxx") as told:
+        DATASETS["cifar10"].load(tmp_path)
+    assert len(str(told.value)) < 1000
+
+
 # -------------------------------------------------------------------------------------- files and indexes
 
 
