@@ -4,9 +4,11 @@ state       what a master knows
 inbox       what can happen to it, and what it wants done
 lifecycle   the table of phases
 machine     the one door
+turn        what one event makes of a state, while it is being made
 keeping     workers: slots, ids, relaunch, scaling, refusals, evictions
 ring        one kind of work: a ring that trains, led by `core.membership`
 queue       the other kind: tasks that workers pull (evaluation, prediction)
 finishing   who writes the result, and how the job ends
 queries     what people are shown
+invariants  what must hold after every event; tests ask all the time
 """
