@@ -61,6 +61,8 @@ class Hello:
     """Whether it holds the model of the job; means nothing before it heard of any generation."""
     generation: int = 0
     """The highest that this worker ever heard of."""
+    stopping: str = ""
+    """Why it was told to stop at a step boundary, maybe by a master that is no more."""
     protocol: int = PROTOCOL
     version: str = __version__
 

@@ -120,6 +120,8 @@ class Course:
     boundary: int | None = None
     """The step after which it ends, once that is voted."""
     everybody_leaves: bool = False
+    stop: bool = False
+    """All stop here, as somebody was told to."""
 
 
 Action = tuple[str, str]
@@ -337,8 +339,13 @@ class World:
     # ---------------------------------------------------------------------------------------- what happens
 
     def _pass(self, seconds: float) -> None:
-        """Time goes on; a worker without a master for too long ends by itself."""
+        """Time goes on, for the workers and for the master."""
         self.now += seconds
+        self._time_for_workers(seconds)
+        self._tell(m.Tick())
+
+    def _time_for_workers(self, seconds: float) -> None:
+        """A worker without a master for too long ends by itself."""
         for w in list(self.workers.values()):
             if not w.up:
                 continue
@@ -348,13 +355,14 @@ class World:
             since = w.machine.lost_at
             if since is not None and self.now > since + w.machine.grace + LATE_SECONDS:
                 self._die(w)
-        self._tell(m.Tick())
 
     def _launch(self) -> None:
         number = len(self.workers)
         seat = Seat("abcdefghijklmnop"[number], number, "host")
-        state = Attendance(seat, self.options.deadlines, self.options.master_grace)
-        self._happens(Worker(state), happens.Begun())
+        self._happens(Worker(self._attendance(seat)), happens.Begun())
+
+    def _attendance(self, seat: Seat) -> Attendance:
+        return Attendance(seat, self.options.deadlines, self.options.master_grace)
 
     def _restart(self) -> None:
         """The master is killed; another one begins with nothing but its options."""
@@ -391,8 +399,7 @@ class World:
                 self._tell(message)
             case protocol.Hello():
                 self._put(replace(w, attended=True))
-                self._send(protocol.Welcome(), [w.uid])
-                self._tell(m.Heard(w.uid, message, w.machine.link))
+                self._hears_hello(w, message)
             case protocol.KvSet(generation, key, value):
                 self._put(w)
                 plan = self.state.plan
@@ -401,8 +408,7 @@ class World:
                     self._send(entry, [seat.uid for seat in plan.members])
             case _:
                 self._put(w)
-                assert isinstance(message, MEMBERSHIP)
-                self._tell(m.Heard(w.uid, message))
+                self._hears(w, message)
 
     def _do_read(self, w: Worker) -> None:
         self._happens(replace(w, inbox=w.inbox[1:]), happens.Heard(w.inbox[0]))
@@ -481,7 +487,7 @@ class World:
         if w.uid not in self.state.gone:
             self._check_one_ring(w.ring)
         w = replace(w, step=w.step + 1)
-        if w.step >= self.steps:
+        if w.step >= self.steps or course.stop:
             self._finish(w)
         elif w.step == course.boundary:
             self._happens(replace(w, doing=Doing.IDLE), happens.HasLeft(w.step))
@@ -494,11 +500,11 @@ class World:
         peers = [self.workers[seat.uid] for seat in plan.members]
         draining = sum(w.machine.draining for w in peers)
         deserted = any(queries.deserted(w.machine, self.now) for w in peers)
-        votes = [queries.vote(w.machine, plan.generation)[0] for w in peers]
+        votes, stops = zip(*(queries.vote(w.machine, plan.generation) for w in peers), strict=True)
         boundary = before.boundary
         if boundary is None and (any(votes) or (before.everybody_leaves and deserted)):
             boundary = queries.boundary(step, draining=draining > 0)
-        return Course(step, boundary, draining == plan.size)
+        return Course(step, boundary, draining == plan.size, any(stops))
 
     def _do_spoil(self, w: Worker) -> None:
         """Somebody edited its files before it read them."""
@@ -593,6 +599,14 @@ class World:
         return peers[0].uid
 
     # ------------------------------------------------------------------------------------- the master
+
+    def _hears_hello(self, w: Worker, hello: protocol.Hello) -> None:
+        self._send(protocol.Welcome(), [w.uid])
+        self._tell(m.Heard(w.uid, hello, w.machine.link))
+
+    def _hears(self, w: Worker, message: protocol.FromWorker) -> None:
+        assert isinstance(message, MEMBERSHIP)
+        self._tell(m.Heard(w.uid, message))
 
     def _tell(self, event: m.Event) -> None:
         before = self.state

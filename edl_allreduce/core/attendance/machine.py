@@ -188,8 +188,8 @@ def _heard(state: State, message: protocol.FromMaster) -> Outcome:
             if state.plan is not None:
                 return _odd(state, "given a task while it trains")
             return replace(state, pulled=(*state.pulled, message)), ()
-        case protocol.Stop():
-            return replace(state, stop=True), ()
+        case protocol.Stop(reason):
+            return replace(state, stop=reason or "asked to"), ()
         case protocol.Drain():
             return _drain(state)
         case protocol.Export():

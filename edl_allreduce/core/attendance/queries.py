@@ -29,7 +29,7 @@ def vote(state: State, generation: int) -> tuple[bool, bool]:
     whether this worker was told to stop."""
     newest = state.newest
     newer = newest is not None and newest.plan.generation > generation and _at_hand(state, newest)
-    return newer or isinstance(state.last, MasterGone), state.stop
+    return newer or isinstance(state.last, MasterGone), bool(state.stop)
 
 
 def _at_hand(state: State, order: protocol.NewPlan) -> bool:
@@ -116,6 +116,7 @@ def hello(state: State, step: int) -> protocol.Hello:
         joined=inside and state.stage in (Stage.TRAINING, Stage.DONE),
         has_state=state.has_state,
         generation=newest.plan.generation if newest is not None else 0,
+        stopping=state.stop,
     )
 
 

@@ -91,7 +91,8 @@ class State:
     """Said again after a reconnect: nobody else can say it."""
     exports: bool = False
     """The order to write the result was handed on."""
-    stop: bool = False
+    stop: str = ""
+    """Why it was told to stop at a step boundary."""
     draining: bool = False
     last: LastWord | None = None
     pulled: tuple[Pulled, ...] = ()

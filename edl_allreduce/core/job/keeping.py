@@ -46,10 +46,11 @@ def work(turn: Turn, event: membership.Event) -> None:
         ring.settle(turn, turn.state.work)
 
 
-def evict(turn: Turn, uid: str, cause: Cause, reason: str) -> None:
-    """End a worker of which the work does not know yet that it has to go."""
-    if _let_go(turn, uid, cause, reason):
-        work(turn, membership.Lost(uid, reason))
+def evict(turn: Turn, *gone: tuple[str, Cause, str]) -> None:
+    """End workers of which the work does not know yet that they have to go: uid, cause, reason of each."""
+    lost = [membership.Lost(uid, why) for uid, cause, why in gone if _let_go(turn, uid, cause, why)]
+    if lost:
+        work(turn, membership.LostTogether(tuple(lost)))
 
 
 def _let_go(turn: Turn, uid: str, cause: Cause, reason: str) -> bool:

@@ -105,7 +105,7 @@ def _stop(turn: Turn, reason: str) -> None:
     turn.change(stopping=reason)
     turn.tell(events.JobStops(reason))
     if ring.has_model(turn.state):
-        members = {m.seat.uid for m in ring.alive(turn.state)}
+        members = {m.seat.uid for m in ring.alive(turn.state)} | ring.holders(turn.state)
         for uid in turn.state.peers:
             turn.send(uid, protocol.Stop(reason) if uid in members else protocol.Release())
     keeping.work(turn, membership.Stopping())
@@ -136,6 +136,8 @@ def _connected(turn: Turn, event: Connected) -> None:
     turn.keeping(next_id=max(turn.state.keeping.next_id, worker_id + 1))
     keeping.tell_of_start(turn, worker_id, events.WorkerConnected(worker_id, hello.seat.host))
     keeping.work(turn, membership.Heard(uid, hello, link))
+    if hello.stopping:  # an earlier master was told to
+        _stop(turn, hello.stopping)
     # What was ordered may have been lost with its last connection.
     state = turn.state
     if state.stopping and state.phase is not Phase.FINISHING:
@@ -302,7 +304,7 @@ def _refuse(turn: Turn, uid: str, difference: str) -> None:
     """Ranks that do not mean the same records, or not the same model, must not train together."""
     cure = "give all workers the same files and flags"
     why = f"differs from the rest and is refused: {difference}; {cure}"
-    keeping.evict(turn, uid, Cause.INVALID, why)
+    keeping.evict(turn, (uid, Cause.INVALID, why))
 
 
 def _course(ready: protocol.Ready) -> Course:
@@ -408,9 +410,8 @@ def _judge(turn: Turn) -> None:
         turn.change(peers={uid: replace(peer, pulse=pulses[uid]) for uid, peer in state.peers.items()})
     turn.change(deaf=deaf)
     patience = finishing.patience(turn)
-    for verdict in health.judge(pulses, now, deadlines, usual_step(state), holders, patience):
-        cause = Cause.STUCK if verdict.stuck else Cause.SILENT
-        keeping.evict(turn, verdict.uid, cause, verdict.reason)
+    verdicts = health.judge(pulses, now, deadlines, usual_step(state), holders, patience)
+    keeping.evict(turn, *((v.uid, Cause.STUCK if v.stuck else Cause.SILENT, v.reason) for v in verdicts))
 
 
 def usual_step(state: JobState) -> float:

@@ -34,6 +34,9 @@ def handle(turn: Turn, work: Queue, event: membership.Event) -> tuple[membership
             _lost(turn, uid)
         case membership.Lost(uid):
             _returned(turn, uid)
+        case membership.LostTogether(losses):
+            for lost in losses:
+                _returned(turn, lost.uid)
         case membership.Tick():
             evictions = _overdue(turn, work)
         case membership.Stopping():

@@ -106,7 +106,8 @@ def alive(state: JobState) -> list[Member]:
 
 
 def has_model(state: JobState) -> bool:
-    return any(m.has_state for m in alive(state))
+    """Whether somebody could still make a last step, in the ring or on the way to the next one."""
+    return bool(holders(state))
 
 
 def holders(state: JobState) -> frozenset[str]:

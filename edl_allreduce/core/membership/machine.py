@@ -16,6 +16,7 @@ from edl_allreduce.core.membership.types import (
     Finish,
     Heard,
     Lost,
+    LostTogether,
     Member,
     Message,
     Publish,
@@ -40,7 +41,10 @@ that it has not heard yet, and no generation may mean two rings."""
 def handle(state: State, event: Event, now: float) -> tuple[State, tuple[Action, ...]]:
     """The one door through which state changes."""
     if state.finished:
-        return (_without(state, event.uid), ()) if isinstance(event, Lost) else (state, ())
+        losses = event.losses if isinstance(event, LostTogether) else (event,)
+        for lost in losses:
+            state = _without(state, lost.uid) if isinstance(lost, Lost) else state
+        return state, ()
     state, evictions = _apply(state, event, now)
     state, actions = _decide(state, now)
     return state, (*evictions, *actions)
@@ -64,6 +68,10 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
             return (state if member is None or late else _with(state, replace(member, away=now))), ()
         case Lost(uid, cause):
             return _lost(state, uid, cause, now), ()
+        case LostTogether(losses):
+            for lost in losses:
+                state = _lost(state, lost.uid, lost.cause, now)
+            return state, ()
         case Tick(usual_step):
             return replace(state, usual_step=usual_step), ()
         case Unheard(worker_ids):

@@ -187,6 +187,13 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class LostTogether:
+    """Several are gone at once: the next plan is made without all of them."""
+
+    losses: tuple[Lost, ...]
+
+
+@dataclass(frozen=True)
 class Unheard:
     """Which workers of an earlier master live and have not reported; any of them may hold the model."""
 
@@ -212,7 +219,7 @@ class Tick:
     usual_step: float = 0.0
 
 
-Event = Heard | Away | Lost | Unheard | Wanted | Stopping | Tick
+Event = Heard | Away | Lost | LostTogether | Unheard | Wanted | Stopping | Tick
 
 # -------------------------------------------------------------------------------------------- actions
 

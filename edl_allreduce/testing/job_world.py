@@ -1,0 +1,228 @@
+"""The whole job without processes or network: the job's machine as the master, real machines as its workers.
+
+As in `world`, only the arithmetic, the rings' connections, the wires and the cluster are simulated. Here the
+master starts its workers itself, hears their heartbeats, is told by the cluster when processes end, and obeys
+commands: scale, stop, kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from edl_allreduce.core import protocol
+from edl_allreduce.core.attendance import events as happens
+from edl_allreduce.core.attendance.state import Leave
+from edl_allreduce.core.causes import Cause
+from edl_allreduce.core.health import Activity
+from edl_allreduce.core.job import inbox, invariants, machine
+from edl_allreduce.core.job.lifecycle import FINAL, Phase
+from edl_allreduce.core.job.state import JobOptions, JobState, Ring, begin
+from edl_allreduce.core.membership import types as m
+from edl_allreduce.core.protocol import Seat
+from edl_allreduce.testing.world import TICKS, Doing, Life, Worker, World
+
+MOST_WORKERS = 40
+"""More of them in one job mean that workers are started again and again."""
+ACTIVITIES = {
+    Doing.PREPARING: Activity.PREPARING,
+    Doing.IDLE: Activity.IDLE,
+    Doing.EXPECTING: Activity.IDLE,
+    Doing.JOINING: Activity.JOINING,
+    Doing.TRAINING: Activity.REDUCING,
+}
+
+
+class JobWorld(World):
+    """A world whose master is the machine of a whole job. There are no verbs `launch` and `give up` here:
+    the master starts workers and judges their silence itself."""
+
+    def __init__(self, options: JobOptions, *, steps: int = 2) -> None:
+        self.job: JobState = begin(options, 1000.0)
+        self.job_options = options
+        self.exits: dict[str, Cause] = {}
+        """How processes ended, where they were not killed."""
+        self.connections: dict[int, tuple[str, int]] = {}
+        """By the master's number: the worker's uid, and its own number."""
+        self.over = False
+        assert isinstance(self.job.work, Ring)
+        super().__init__(self.job.work.members.options, steps=steps)
+        self._pass(0.0)
+
+    # ---------------------------------------------------------------------------------------- commands
+
+    def command(self, event: inbox.Scale | inbox.Stop | inbox.KillAll) -> None:
+        """Somebody wants something of the job."""
+        self._note("command", event)
+        self._deliver(event)
+
+    # ------------------------------------------------------------------------------------- the master
+
+    def _deliver(self, event: inbox.Event) -> None:
+        before = self.job
+        self.job, effects = machine.handle(before, event, self.now)
+        if not isinstance(event, inbox.Tick) or effects:
+            self._note("   ", self.now, event)
+        for effect in effects:
+            self._note("        =>", effect)
+        invariants.validate(before, self.job, effects)
+        assert isinstance(self.job.work, Ring)
+        self.state = self.job.work.members
+        self._check_new_plan(before)
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: inbox.Effect) -> None:
+        match effect:
+            case inbox.Send(link, message):
+                uid, number = self.connections[link]
+                w = self.workers[uid]
+                if isinstance(message, protocol.Evicted):
+                    self._check_eviction(uid, message.reason)
+                if w.attended and w.machine.link == number and w.life is not Life.DEAD:
+                    self._put(replace(w, inbox=(*w.inbox, message)))
+            case inbox.HangUp(link):
+                uid, number = self.connections[link]
+                w = self.workers[uid]
+                if w.machine.link == number:
+                    self._put(replace(w, attended=False))
+            case inbox.Launch(worker_id):
+                assert worker_id < MOST_WORKERS, f"workers are started again and again\n{self.story}"
+                self._start(worker_id)
+            case inbox.Terminate(worker_id):
+                for w in self._processes(worker_id):
+                    if w.up:
+                        self._happens(w, happens.Drained())
+            case inbox.Kill(worker_id):
+                for w in self._processes(worker_id):
+                    self._die(w)
+            case inbox.ReadLog(worker_id):
+                self._deliver(inbox.LogRead(worker_id, "the end of its log"))
+            case inbox.Over():
+                self.over = True
+
+    def _processes(self, worker_id: int) -> list[Worker]:
+        return [
+            w
+            for w in self.workers.values()
+            if w.machine.seat.worker_id == worker_id and w.life is not Life.DEAD
+        ]
+
+    def _start(self, worker_id: int) -> None:
+        seat = Seat(f"u{worker_id}", worker_id, "host")
+        state = self._attendance(seat)
+        self._happens(Worker(state), happens.Begun())
+
+    def _hears_hello(self, w: Worker, hello: protocol.Hello) -> None:
+        link = len(self.connections) + 1
+        self.connections[link] = w.uid, w.machine.link
+        self._deliver(inbox.Connected(hello, link))
+
+    def _hears(self, w: Worker, message: protocol.FromWorker) -> None:
+        self._deliver(inbox.Heard(w.uid, self._link(w.uid, w.machine.link), message))
+
+    def _tell(self, event: m.Event) -> None:
+        match event:
+            case m.Away(uid, number) if link := self._link(uid, number):
+                self._deliver(inbox.HungUp(uid, link))
+            case m.Lost(uid, text):
+                cause = self.exits.get(uid, Cause.DISRUPTED)
+                self._deliver(inbox.Ended(self.workers[uid].machine.seat.worker_id, cause, text))
+
+    def _link(self, uid: str, number: int) -> int:
+        """The master's number of this connection; 0 when it never heard of it."""
+        known = (link for link, connection in self.connections.items() if connection == (uid, number))
+        return next(known, 0)
+
+    def _pass(self, seconds: float) -> None:
+        """Heartbeats come, the master looks at its clock, and so do the workers."""
+        left, beat = seconds, self.options.deadlines.heartbeat / 2
+        while True:
+            now = min(left, beat)
+            self.now += now
+            left -= now
+            self._time_for_workers(now)
+            for w in self.workers.values():
+                if w.up and w.attended and w.connected:
+                    plan = w.machine.plan
+                    pulse = protocol.Pulse(
+                        ACTIVITIES[w.doing], plan.generation if plan else 0, w.step, 0, 0.0, 0.1
+                    )
+                    self._deliver(inbox.Heard(w.uid, self._link(w.uid, w.machine.link), pulse))
+            self._deliver(inbox.Tick())
+            if left <= 0:
+                return
+
+    def _restart(self) -> None:
+        """The master is killed; another one finds the processes that live."""
+        wanted = self.job.wanted
+        super()._restart()
+        recover = replace(self.job_options, recover_until=self.options.deadlines.rejoin + self.now)
+        self.job = begin(recover, self.now)
+        self.connections = {}
+        living = [w for w in self.workers.values() if w.life is not Life.DEAD]
+        ids = tuple(sorted(w.machine.seat.worker_id for w in living))
+        running = tuple(sorted(w.machine.seat.worker_id for w in living if w.doing is not Doing.PREPARING))
+        self._deliver(inbox.Adopt(ids, running, len(self.workers), wanted))
+
+    # -------------------------------------------------------------------------------------- the workers
+
+    def _verbs(self, w: Worker) -> Iterator[str]:
+        return (verb for verb in super()._verbs(w) if verb != "give up")
+
+    def _do_follow(self, w: Worker) -> None:
+        match self._pending(w):
+            case protocol.Export():
+                w = self._happens(w, happens.TookOrder())
+                self._happens(w, happens.Said(protocol.Exported("model")))
+            case protocol.Release() | Leave():
+                self.exits[w.uid] = Cause.FINISHED
+                super()._do_follow(w)
+            case _:
+                super()._do_follow(w)
+
+    def _do_get_ready(self, w: Worker) -> None:
+        if w.machine.draining:
+            self.exits[w.uid] = Cause.FINISHED
+        super()._do_get_ready(w)
+
+    # --------------------------------------------------------------------------------------- properties
+
+    def _check_new_plan(self, before: JobState) -> None:
+        assert isinstance(before.work, Ring)
+        plan, old = self.state.plan, before.work.members.plan
+        if plan is None or plan == old or not self.state.leads:
+            return
+        assert old is None or plan.generation > old.generation, "generations grow"
+        self.plans[plan.generation] = plan
+        seated = {seat.uid for seat in plan.members}
+        assert not seated & before.gone, "nobody who is gone is planned"
+        holders = {uid for uid, member in self.state.members.items() if member.has_state}
+        assert not holders or plan.members[0].uid in holders, "rank 0 holds the model if anybody does"
+
+    def settle(self) -> None:
+        """No more faults: all behave and time goes on. Then the job comes to its end by itself."""
+        self.faultless_since = self.now
+        self._note("-- no more faults")
+        for _ in range(400):
+            while not self.over and (actions := self.enabled()):
+                for verb, uid in actions:
+                    if verb == "notice":
+                        self.do(verb, "0")
+                    elif verb in self._verbs(self.workers[uid]):
+                        self.do(verb, uid)
+            if self.over:
+                break
+            self._pass(TICKS["tick"])
+        self._check_over()
+
+    def _check_over(self) -> None:
+        job = self.job
+        assert self.over, f"the job does not end: {job.phase}, waiting for {job.waiting.text!r}\n{self.story}"
+        assert job.phase in FINAL
+        if job.phase is Phase.SUCCEEDED:
+            assert job.progress.place.step >= self.steps, f"{job.reason}\n{self.story}"
+        elif job.phase is Phase.STOPPED:
+            assert job.stopping or "interrupted" in job.reason, f"{job.reason}\n{self.story}"
+        else:
+            assert "was lost before it was written" in job.reason, f"{job.reason}\n{self.story}"
