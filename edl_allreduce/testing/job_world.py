@@ -162,8 +162,7 @@ class JobWorld(World):
         self.connections = {}
         living = [w for w in self.workers.values() if w.life is not Life.DEAD]
         ids = tuple(sorted(w.machine.seat.worker_id for w in living))
-        running = tuple(sorted(w.machine.seat.worker_id for w in living if w.doing is not Doing.PREPARING))
-        self._deliver(inbox.Adopt(ids, running, len(self.workers), wanted))
+        self._deliver(inbox.Adopt(ids, ids, len(self.workers), wanted))
 
     # -------------------------------------------------------------------------------------- the workers
 

@@ -122,8 +122,19 @@ def test_workers_that_fall_silent_together_are_left_out_by_one_plan() -> None:
     world = job_world(wanted=3, steps=50)
     while not all(w.doing is Doing.TRAINING for w in world.workers.values()):
         world.do(*world.enabled()[0])
+    world.do("deliver", "u2")  # all three are known to hold the model
     for uid in ("u0", "u1"):
         world.do("freeze", uid)
     world.do("long tick")
     planned = [sorted(seat.uid for seat in plan.members) for plan in world.plans.values()]
     assert planned[:2] == [["u0", "u1", "u2"], ["u2"]]
+
+
+def test_a_worker_that_a_new_master_never_hears_is_replaced() -> None:
+    world = job_world(wanted=1, steps=2)
+    world.do("deliver", "u0")
+    world.do("freeze", "u0")
+    world.do("restart")
+    world.settle()
+    assert world.job.phase is Phase.SUCCEEDED
+    assert world.workers["u1"].step == 2

@@ -136,6 +136,9 @@ def _connected(turn: Turn, event: Connected) -> None:
     turn.keeping(next_id=max(turn.state.keeping.next_id, worker_id + 1))
     keeping.tell_of_start(turn, worker_id, events.WorkerConnected(worker_id, hello.seat.host))
     keeping.work(turn, membership.Heard(uid, hello, link))
+    if hello.done:  # a new master heard of no step before
+        place = turn.state.progress.place
+        turn.progress(place=replace(place, step=max(place.step, hello.step)))
     if hello.stopping:  # an earlier master was told to
         _stop(turn, hello.stopping)
     # What was ordered may have been lost with its last connection.
@@ -393,6 +396,7 @@ def _tick(turn: Turn) -> None:
     if turn.over:
         return
     _judge(turn)
+    keeping.give_up_unheard(turn)
     keeping.work(turn, membership.Tick(usual_step(turn.state)))
     finishing.watch(turn)
     ring.tell_waiting(turn)
