@@ -74,16 +74,15 @@ def _let_go(turn: Turn, uid: str, cause: Cause, reason: str) -> bool:
 
 def give_up_unheard(turn: Turn) -> None:
     """A worker of an earlier master that lives and never reports would take its place for ever."""
-    options = turn.state.options
-    if turn.now <= options.recover_until + options.deadlines.reunion:
-        return
+    deadlines = turn.state.options.deadlines
     for worker_id in sorted(ring.unheard(turn.state)):
         slot = turn.state.slots.get(worker_id)
-        if slot is not None and slot.evicted is None:
-            turn.slot(worker_id, evicted=Cause.SILENT)
-            why = "lives, but was not heard after the master's restart"
-            turn.tell(events.WorkerEvicted(worker_id, Cause.SILENT.value, why))
-            turn.do(Kill(worker_id))
+        if slot is None or slot.evicted or turn.now <= slot.launched + deadlines.rejoin + deadlines.reunion:
+            continue
+        turn.slot(worker_id, evicted=Cause.SILENT)
+        why = "lives, but was not heard after the master's restart"
+        turn.tell(events.WorkerEvicted(worker_id, Cause.SILENT.value, why))
+        turn.do(Kill(worker_id))
 
 
 # --------------------------------------------------------------------------------------------- starting
