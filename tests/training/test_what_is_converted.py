@@ -112,7 +112,7 @@ def test_tile_registers_are_avoided_where_the_processor_has_them_and_nobody_aske
     with_tiles.write_text("flags\t: fpu avx512f amx_bf16 avx512_bf16 amx_tile\n")
     without.write_text("flags\t: fpu avx512f\n")
     for processor, given, expected in [
-        (with_tiles, {}, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}),
+        (with_tiles, {}, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}),
         (with_tiles, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}),
         (without, {}, {}),
         (tmp_path / "none", {}, {}),

@@ -13,7 +13,7 @@ from typing import Any, Final
 NOT_THERE: Any = None
 """What makes `import` say that there is no such module."""
 
-WITHOUT_TILES: Final = "AVX512_CORE_BF16"
+WITHOUT_TILES: Final = "AVX512_CORE_FP16"
 """The most that oneDNN then uses: everything but the tile registers (AMX)."""
 
 
