@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import math
 import re
+from datetime import datetime
 from fractions import Fraction
 from pathlib import PurePosixPath
 from typing import Final
@@ -171,6 +172,24 @@ def parse_pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"not a regular expression: {error}") from error
+
+
+def parse_moment(text: str) -> float:
+    """A moment of --deadline in seconds since 1970, from Kubernetes' form of it."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise UsageError(f"{text!r}: expected a date, a time and its zone, as in 2030-12-31T08:00:00Z")
+    return moment.timestamp()
+
+
+def parse_label_value(text: str) -> str:
+    """The name of --queue_name, which becomes a label of Kubernetes."""
+    if not _LABEL_VALUE.fullmatch(text):
+        raise UsageError(f"{text!r}: expected letters, digits, '-', '_' and '.', at most 63")
+    return text
 
 
 def _put(result: dict[str, str], name: str, value: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import ceil
 from pathlib import PurePosixPath
 from typing import Any
@@ -15,6 +15,7 @@ from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.spec import JobSpec, to_argv
 from edl_allreduce.spec.adaptation import Piece
+from edl_allreduce.spec.declare import Group, flag_of
 from edl_allreduce.spec.job import DOCUMENTED_PORT, RestartPolicy
 from edl_allreduce.spec.params import Toleration
 from edl_allreduce.spec.typed import Resources
@@ -133,10 +134,14 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False, uid: str = "") ->
 
 
 def for_master(spec: JobSpec) -> JobSpec:
-    """The job as its master reads it: without what only the submitting command needs."""
+    """The job as its master reads it: without what only who submits or looks after it needs."""
     cluster_spec = f"{SPEC_DIRECTORY}/{PurePosixPath(spec.cluster_spec).name}" if spec.cluster_spec else ""
+    sharing: dict[str, Any] = {
+        each.name: each.default for each in fields(JobSpec) if flag_of(each).group is Group.SHARING
+    }
     return replace(
         spec,
+        **sharing,
         yaml="",
         follow=False,
         force_use_kube_config_file=False,
