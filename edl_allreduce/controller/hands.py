@@ -94,10 +94,10 @@ class Hands:
 
     async def write_status(self, entry: Entry, status: Object, term: int) -> bool:
         """Over the version that it was decided on; False when there is a newer one, to be looked at."""
-        metadata = entry.object["metadata"]
+        metadata = entry.found["metadata"]
         where = path(metadata["namespace"], metadata["name"], "status")
         try:
-            whole = {**entry.object, "status": status}
+            whole = {**entry.found, "status": status}
             self._mirror.put(await self._write(partial(self._api.replace, where, whole), term))
         except ApiRefused as error:
             if error.status not in (CONFLICT, 404):
@@ -108,7 +108,7 @@ class Hands:
 
     async def tell(self, entry: Entry, kind: str, reason: str, note: str, term: int) -> None:
         """An Event of the TrainingJob: `kubectl describe` shows it. Nobody waits for it."""
-        found = entry.object
+        found = entry.found
         metadata = found["metadata"]
         now = stamp(clock.wall())
         reference = {
@@ -146,12 +146,12 @@ class Hands:
         annotations = {**action.orders.annotations(), mail.CRASHES: str(action.crashes)}
         if action.progress is not None:
             annotations[mail.PROGRESS] = action.progress.text()
-        pod = manifests.managed_master_pod(job.spec, self._owner(entry), annotations)
+        pod = manifests.managed_master_pod(job.spec, entry.found, annotations)
         await self._make(pod, entry, "pods", term)
 
     async def _make(self, manifest: Object, entry: Entry, collection: str, term: int) -> None:
-        namespace = entry.object["metadata"]["namespace"]
-        owned = manifests.owned(manifest, self._owner(entry))
+        namespace = entry.found["metadata"]["namespace"]
+        owned = manifests.owned(manifest, entry.found)
         try:
             request = partial(self._api.create, names.path(collection, namespace), owned)
             made = await self._write(request, term)
@@ -161,9 +161,6 @@ class Hands:
             return  # it is there; the watch will tell whose it is
         if collection != "secrets":
             self._mirror.put({**made, "apiVersion": "v1", "kind": manifest["kind"]})
-
-    def _owner(self, entry: Entry) -> Object:
-        return entry.object
 
     async def _post(self, annotations: dict[str, str], job: TrainingJob, term: int) -> None:
         name = names.master_name(job.name)

@@ -37,7 +37,8 @@ class Read:
 class Entry:
     """What is remembered of one job between two rounds."""
 
-    object: Object
+    found: Object
+    """As the API server has it."""
     read: Read
     told: Told
     trouble: str = ""
@@ -45,21 +46,21 @@ class Entry:
     not_before: float = 0.0
     """After trouble nothing is tried before."""
     failures: int = 0
-    shown: tuple[object, ...] = ()
-    """What was last told as an Event."""
+    shown: tuple[str, ...] = ()
+    """What was last told as Events."""
 
     @property
     def uid(self) -> str:
-        return str(self.object["metadata"]["uid"])
+        return str(self.found["metadata"]["uid"])
 
     @property
     def key(self) -> str:
-        metadata = self.object["metadata"]
+        metadata = self.found["metadata"]
         return f"{metadata['namespace']}/{metadata['name']}"
 
     @property
     def managed_elsewhere(self) -> bool:
-        managed_by = (self.object.get("spec") or {}).get("managedBy") or OURS
+        managed_by = (self.found.get("spec") or {}).get("managedBy") or OURS
         return bool(managed_by != OURS)
 
 
@@ -82,7 +83,7 @@ class Book:
         # Its status is ours; only another generation, label or annotation says something new.
         if self._said(found) != before.read.version:
             before.read = self._read(found)
-        before.object = found
+        before.found = found
         return before
 
     def _said(self, found: Object) -> str:
@@ -148,7 +149,7 @@ def known_of(
     master = next((one for one in pods if _is(one, Replica.MASTER)), None)
     service = mirror.get(SERVICES, f"{job.namespace}/{names.master_name(job.name)}")
     return Known(
-        wish=wish_of(job, entry.object, mirror),
+        wish=wish_of(job, entry.found, mirror),
         told=entry.told,
         master=reading.master(master) if master is not None else None,
         workers=reading.workers(one for one in pods if _is(one, Replica.WORKER)),

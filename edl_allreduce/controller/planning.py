@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edl_allreduce.cluster.kubernetes import names
@@ -51,9 +51,10 @@ def situation(mirror: Mirror, book: Book) -> Situation:
     pods = []
     for found in mirror.of(PODS):
         key, role = roles.get(found["metadata"]["uid"], ("", Role.SERVICE))
-        pod = survey.pod(found, book.templates, key, role)
-        if pod is not None:
-            pods.append(pod)
+        seen = survey.pod(found, book.templates, key, role)
+        if seen is not None:
+            pods.append(seen)
+    pods.sort(key=lambda one: (one.created, one.name))  # the youngest leave first
     return Situation([survey.node(one) for one in mirror.of(NODES)], jobs, pods)
 
 
@@ -108,7 +109,3 @@ def advice_of(planned: Plan, mirror: Mirror) -> dict[str, Advice]:
         leaving = tuple(sorted(number for number in numbers if number is not None))
         found[key] = Advice(decision.target, decision.reason, leaving, decision.starts, decision.ends)
     return found
-
-
-def load_of(planned: Plan) -> Mapping[str, float]:
-    return planned.load or {}

@@ -342,12 +342,15 @@ def _stop(known: Known, why: str, now: float) -> Verdict:
     if master is None:
         if not known.workers.any:
             return _resting(known, why)
+        if not (known.workers.running or known.workers.coming):
+            return _stopping(known, why, "its pods go", ())
         make = MakeMaster(orders, known.told.crashes, _carried(known.told.progress))
         return _stopping(known, why, "its master is made again to stop it", (make,))
     match master.stage:
         case Stage.OVER:
-            left = (DeleteWorkers(known.workers.pods),) if known.workers.pods else ()
-            return _stopping(known, why, "its pods go", (DeleteMaster(master.uid), *left))
+            if known.workers.any:  # first: without a master they would look like a job that lost it
+                return _stopping(known, why, "its pods go", (DeleteWorkers(known.workers.pods),))
+            return _stopping(known, why, "its pods go", (DeleteMaster(master.uid),))
         case Stage.LEAVING:
             return _stopping(known, why, "its pods go", _forced(master, now), _overdue(master))
         case Stage.COMING if not known.workers.any:

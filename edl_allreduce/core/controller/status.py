@@ -81,9 +81,11 @@ def written(before: Mapping[str, Any], verdict: Verdict, about: About, now: floa
     return status
 
 
-def refused(before: Mapping[str, Any], why: str, generation: int, now: float) -> Status:
+def refused(
+    before: Mapping[str, Any], why: str, generation: int, now: float, reason: str = INVALID
+) -> Status:
     """Of a job whose spec cannot be used: nothing is made, and the cure is told."""
-    created = _condition(before, Condition.CREATED, "False", INVALID, why, generation, now)
+    created = _condition(before, Condition.CREATED, "False", reason, why, generation, now)
     kept = [one for one in before.get("conditions") or () if one.get("type") != Condition.CREATED]
     phase = before.get("phase") or Phase.PENDING.value
     return {**before, "phase": phase, "observedGeneration": generation, "conditions": [created, *kept]}
@@ -145,7 +147,15 @@ def _conditions(
         Condition.FAILED: (phase is Phase.FAILED, verdict.reason, verdict.message),
     }
     return [
-        _condition(before, kind, "True" if so else "False", reason, text if so else "", about.generation, now)
+        _condition(
+            before,
+            kind,
+            "True" if so else "False",
+            reason,
+            text if so or kind is Condition.CREATED else "",
+            about.generation,
+            now,
+        )
         for kind, (so, reason, text) in facts.items()
         # What never was is not told to be not so: a job that has not failed has no condition Failed.
         if so or kind in ALWAYS or _found(before, kind) is not None
