@@ -45,9 +45,12 @@ def listed(api: TrainingJobApi, namespace: str = "") -> list[Object]:
         raise
 
 
-def scale(api: TrainingJobApi, namespace: str, name: str, workers: int) -> None:
-    """As `kubectl scale` does: the size is this from now on, and the autoscaler leaves it alone."""
-    api.patch(path(namespace, name, "scale"), {"spec": {"replicas": workers}})
+def scale(api: TrainingJobApi, namespace: str, name: str, workers: int | None) -> None:
+    """As `kubectl scale` does: it has this size from now on. None: the autoscaler decides again."""
+    if workers is None:  # the scale subresource knows numbers only
+        api.patch(path(namespace, name), {"spec": {"workers": {"replicas": None}}})
+    else:
+        api.patch(path(namespace, name, "scale"), {"spec": {"replicas": workers}})
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def from_object(given: Object) -> TrainingJob:
         values |= read_shaped(spec)
     except UsageError as error:
         raise UsageError("\n".join([*problems, str(error)])) from error
-    labels = metadata.get("labels") or {}
+    labels = checked(metadata.get("labels") or {}, dict, ("metadata", "labels"))
     values |= {
         "job_name": str(metadata.get("name", "")),
         "namespace": str(metadata.get("namespace") or _DEFAULTS.namespace),
@@ -83,7 +83,7 @@ def from_object(given: Object) -> TrainingJob:
         namespace=job.namespace,
         name=job.job_name,
         uid=str(metadata.get("uid", "")),
-        generation=int(metadata.get("generation", 0)),
+        generation=checked(metadata.get("generation", 0), int, ("metadata", "generation")),
         created=_moment(metadata.get("creationTimestamp")) or 0.0,
         deletion=_moment(deletion),
         spec=job,
