@@ -11,8 +11,7 @@ from edl_allreduce import outside
 from edl_allreduce.cluster.kubernetes import training_jobs
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.training_jobs import Account
-from edl_allreduce.errors import ClusterError, UsageError
-from edl_allreduce.spec.params import parse_moment
+from edl_allreduce.errors import ClusterError
 
 REASON = 60
 """Characters of a reason in the table; `--output=json` has all of it."""
@@ -48,15 +47,7 @@ def table(accounts: Sequence[Account]) -> Table:
             f"{each.ready}/{each.target}",
             f"{each.minimum}-{each.maximum}",
             "-" if each.percent is None else f"{each.percent} %",
-            _when(each.ends),
+            "-" if each.ends is None else outside.moment(each.ends, "%m-%d %H:%M"),
             outside.line(each.reason, REASON),
         )
     return made
-
-
-def _when(text: str) -> str:
-    """Here, as a person reads it."""
-    try:
-        return outside.moment(parse_moment(text), "%m-%d %H:%M") if text else "-"
-    except UsageError:
-        return "-"

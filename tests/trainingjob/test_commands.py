@@ -112,9 +112,7 @@ def test_otherwise_it_is_a_bare_master_pod_and_the_reason_is_told(monkeypatch, c
 
 def test_flags_for_the_controller_do_not_reach_a_master(monkeypatch):
     cluster = use(monkeypatch, Cluster(ready=False))
-    submit.submit(
-        spec_of("--max_workers=8", "--weight=3", "--deadline=2030-01-01T00:00:00Z", "--queue_name=q")
-    )
+    submit.submit(spec_of("--max_workers=8", "--weight=3", "--deadline=2030-01-01T00:00:00Z"))
     (container,) = cluster.objects[POD]["spec"]["containers"]
     assert container["args"] == [*FLAGS[:1], "--image_name=i", "--model_def=a.b.c", "--training_data=/x"]
 

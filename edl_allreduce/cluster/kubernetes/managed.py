@@ -10,8 +10,7 @@ from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.remote import FRESH_SECONDS, NOT_FOUND, ClusterJob
 from edl_allreduce.cluster.kubernetes.training_jobs import Account, account
 from edl_allreduce.core.status import JobStatus
-from edl_allreduce.errors import ApiRefused, UsageError
-from edl_allreduce.spec.params import parse_moment
+from edl_allreduce.errors import ApiRefused
 from edl_allreduce.spec.resource import path
 
 
@@ -37,11 +36,7 @@ class ManagedJob(ClusterJob):
     @property
     def started(self) -> float:
         """When it was submitted."""
-        made = (self.resource or {}).get("metadata", {}).get("creationTimestamp")
-        try:
-            return parse_moment(str(made)) if made else 0.0
-        except UsageError:
-            return 0.0
+        return account(self.resource).created if self.resource is not None else 0.0
 
     def phase(self) -> str:
         """Of its master's pod; while there is none, of the TrainingJob, which then cannot be running."""
