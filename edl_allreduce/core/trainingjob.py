@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
@@ -37,3 +38,12 @@ class Condition(StrEnum):
     SUCCEEDED = "Succeeded"
     """It came to its end, also when somebody stopped it."""
     FAILED = "Failed"
+
+
+def moment(text: object) -> float | None:
+    """Seconds since 1970 of a time as Kubernetes writes it; None when it is none."""
+    try:
+        read = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return read.timestamp() if read.tzinfo is not None else None

@@ -629,7 +629,7 @@ class JobSpec:
         "",
         group=Group.SHARING,
         metavar="NAME",
-        commands=SUBMITTING,
+        commands=SUBMITTING | {Command.MASTER},
         help="Kueue's queue: the label kueue.x-k8s.io/queue-name of the TrainingJob and of its pods. What a "
         "queue manages is left alone by the autoscaler.",
     )

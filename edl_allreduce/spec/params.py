@@ -6,11 +6,11 @@ import dataclasses
 import enum
 import math
 import re
-from datetime import datetime
 from fractions import Fraction
 from pathlib import PurePosixPath
 from typing import Final
 
+from edl_allreduce.core.trainingjob import moment
 from edl_allreduce.errors import UsageError
 
 # A comma ends a value only where the next variable begins: values may contain commas.
@@ -176,13 +176,10 @@ def parse_pattern(text: str) -> re.Pattern[str]:
 
 def parse_moment(text: str) -> float:
     """A moment of --deadline in seconds since 1970, from Kubernetes' form of it."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
+    seconds = moment(text)
+    if seconds is None:
         raise UsageError(f"{text!r}: expected a date, a time and its zone, as in 2030-12-31T08:00:00Z")
-    return moment.timestamp()
+    return seconds
 
 
 def parse_label_value(text: str) -> str:

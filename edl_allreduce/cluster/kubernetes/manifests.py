@@ -11,11 +11,12 @@ from typing import Any
 
 from edl_allreduce import contract
 from edl_allreduce.cluster.kubernetes import names
+from edl_allreduce.cluster.kubernetes.kueue import queued
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.spec import JobSpec, to_argv
 from edl_allreduce.spec.adaptation import Piece
-from edl_allreduce.spec.declare import Group, flag_of
+from edl_allreduce.spec.declare import Command, Group, flag_of
 from edl_allreduce.spec.job import DOCUMENTED_PORT, RestartPolicy
 from edl_allreduce.spec.params import Toleration
 from edl_allreduce.spec.typed import Resources
@@ -130,14 +131,16 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False, uid: str = "") ->
             "volumes": [*volumes, {"name": "state", "emptyDir": {}}],
         },
     }
-    return adapted(pod, spec, Replica.MASTER)
+    return adapted(queued(pod, spec), spec, Replica.MASTER)
 
 
 def for_master(spec: JobSpec) -> JobSpec:
     """The job as its master reads it: without what only who submits or looks after it needs."""
     cluster_spec = f"{SPEC_DIRECTORY}/{PurePosixPath(spec.cluster_spec).name}" if spec.cluster_spec else ""
     sharing: dict[str, Any] = {
-        each.name: each.default for each in fields(JobSpec) if flag_of(each).group is Group.SHARING
+        each.name: each.default
+        for each in fields(JobSpec)
+        if flag_of(each).group is Group.SHARING and Command.MASTER not in flag_of(each).commands
     }
     return replace(
         spec,
@@ -243,7 +246,9 @@ def worker_pod(spec: JobSpec, worker_id: int, slot: int, context: MasterContext)
     """`slot`: which of the wanted workers this one is; it decides the priority."""
     name = names.worker_name(spec.job_name, worker_id)
     volumes, mounts = _volumes(spec, name)
-    own = replace(for_master(spec), worker_id=worker_id, master_addr=context.master_addr, port=0)
+    own = replace(
+        for_master(spec), worker_id=worker_id, master_addr=context.master_addr, port=0, queue_name=""
+    )
     environment = {
         **populated(spec.typed.populated, context.environment),
         **spec.typed.envs,
@@ -277,7 +282,7 @@ def worker_pod(spec: JobSpec, worker_id: int, slot: int, context: MasterContext)
             "volumes": volumes,
         },
     }
-    return adapted(pod, spec, Replica.WORKER)
+    return adapted(queued(pod, spec, slot), spec, Replica.WORKER)
 
 
 def grace_seconds(spec: JobSpec) -> int:

@@ -29,7 +29,6 @@ from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ApiRefused, ClusterError, MasterUnreachable, UsageError
 from edl_allreduce.reading import UNDECODABLE
 from edl_allreduce.spec.job import DOCUMENTED_PORT
-from edl_allreduce.spec.words import did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +117,9 @@ class ClusterJob:
     def started(self) -> float:
         """Not known: the list of jobs does not show it for pods."""
         return 0.0
+
+    def resize(self, workers: int | None) -> bool:
+        return False
 
     def audit_dir(self) -> Path:
         raise UsageError("name the directory of a job on Kubernetes: mount its volume, then --audit_dir=DIR.")
@@ -306,39 +308,6 @@ class ClusterJob:
             return True
 
 
-def find_job(namespace: str, job_name: str, *, force_kubeconfig: bool = False) -> ClusterJob:
-    """The job of this name; without one the only one that runs."""
-    api = Api.connect(force_kubeconfig=force_kubeconfig)
-    known = _known(api, namespace)
-    if not job_name:
-        running = [job for job in known if job.phase() not in ENDED]
-        if len(running) == 1:
-            return running[0]
-        raise UsageError(
-            f"--job_name is missing, and {len(running) or 'no'} jobs run in namespace {namespace}. "
-            f"{_listed(known)}"
-        )
-    for job in known:
-        if job.name == job_name:
-            return job
-    guess = did_you_mean(job_name, [job.name for job in known])
-    raise UsageError(f"there is no job {job_name} in namespace {namespace}.{guess} {_listed(known)}")
-
-
-def known_jobs(namespace: str) -> list[ClusterJob]:
-    """All whose master's pod is there."""
-    return _known(Api.connect(), namespace)
-
-
-def _known(api: Api, namespace: str) -> list[ClusterJob]:
-    chosen = f"app=elasticdl,{names.TYPE_LABEL}={Replica.MASTER.value}"
-    pods = api.get(names.path("pods", namespace), labelSelector=chosen).get("items") or []
-    return [
-        ClusterJob(api, namespace, pod["metadata"]["labels"][names.JOB_LABEL], pod, clock.now())
-        for pod in pods
-    ]
-
-
 def _until_silent(lines: queue.SimpleQueue[tuple[str, str]], seconds: float) -> Iterator[tuple[str, str]]:
     """What comes within so many seconds, and whatever is there then."""
     deadline = clock.now() + seconds
@@ -348,9 +317,3 @@ def _until_silent(lines: queue.SimpleQueue[tuple[str, str]], seconds: float) -> 
             yield lines.get(timeout=left) if left > 0 else lines.get_nowait()
         except queue.Empty:
             return
-
-
-def _listed(jobs: list[ClusterJob]) -> str:
-    if not jobs:
-        return "No job is there; `elasticdl train --image_name=…` submits one."
-    return f"Jobs: {', '.join(f'{job.name} ({job.phase()})' for job in jobs)}."

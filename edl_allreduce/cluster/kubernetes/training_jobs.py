@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edl_allreduce.cluster.kubernetes.names import Object
-from edl_allreduce.core.trainingjob import FINAL, Condition, Phase
+from edl_allreduce.core.trainingjob import FINAL, Condition, Phase, moment
 from edl_allreduce.errors import ApiRefused
 from edl_allreduce.spec.resource import API_VERSION, path
 
@@ -45,9 +45,12 @@ def listed(api: TrainingJobApi, namespace: str = "") -> list[Object]:
         raise
 
 
-def scale(api: TrainingJobApi, namespace: str, name: str, workers: int) -> None:
-    """As `kubectl scale` does: the size is this from now on, and the autoscaler leaves it alone."""
-    api.patch(path(namespace, name, "scale"), {"spec": {"replicas": workers}})
+def scale(api: TrainingJobApi, namespace: str, name: str, workers: int | None) -> None:
+    """As `kubectl scale` does: it has this size from now on. None: the autoscaler decides again."""
+    if workers is None:  # the scale subresource knows numbers only
+        api.patch(path(namespace, name), {"spec": {"workers": {"replicas": None}}})
+    else:
+        api.patch(path(namespace, name, "scale"), {"spec": {"replicas": workers}})
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,10 @@ class Account:
     step: int
     total_steps: int
     percent: int | None
-    ends: str
-    """When it is expected to end, as Kubernetes writes times; empty where nobody knows."""
+    created: float
+    """Seconds since 1970, here and below."""
+    ends: float | None
+    """When it is expected to end; None where nobody knows."""
     goodput: str
     reason: str
     """Of the plan, or of the condition that tells most."""
@@ -92,7 +97,8 @@ def account(given: Object) -> Account:
         step=_count(trainer.get("step")),
         total_steps=_count(trainer.get("totalSteps")),
         percent=None if percent is None else _count(percent),
-        ends=str(plan.get("expectedEnd") or ""),
+        created=moment(metadata.get("creationTimestamp")) or 0.0,
+        ends=moment(plan.get("expectedEnd")),
         goodput=str(status.get("goodput") or ""),
         reason=str(_told(status) or plan.get("reason") or UNSEEN),
     )

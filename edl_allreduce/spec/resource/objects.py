@@ -7,12 +7,12 @@ import enum
 from collections.abc import Iterator
 from typing import Any, Final
 
+from edl_allreduce.core.trainingjob import moment
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import validate
 from edl_allreduce.spec.declare import Command, flag_of
 from edl_allreduce.spec.flags import kind_of
 from edl_allreduce.spec.job import JobSpec
-from edl_allreduce.spec.params import parse_moment
 from edl_allreduce.spec.resource.documents import in_our_spelling
 from edl_allreduce.spec.resource.names import API_VERSION, KIND, QUEUE_LABEL, Object
 from edl_allreduce.spec.resource.places import FIELDS, PLAIN, in_words_of_the_resource
@@ -68,7 +68,7 @@ def from_object(given: Object) -> TrainingJob:
         values |= read_shaped(spec)
     except UsageError as error:
         raise UsageError("\n".join([*problems, str(error)])) from error
-    labels = metadata.get("labels") or {}
+    labels = checked(metadata.get("labels") or {}, dict, ("metadata", "labels"))
     values |= {
         "job_name": str(metadata.get("name", "")),
         "namespace": str(metadata.get("namespace") or _DEFAULTS.namespace),
@@ -78,14 +78,14 @@ def from_object(given: Object) -> TrainingJob:
     problems += [in_words_of_the_resource(text) for text in _problems(job)]
     if problems:
         raise UsageError("\n".join(problems))
-    replicas, deletion = look(spec, REPLICAS), metadata.get("deletionTimestamp")
+    replicas = look(spec, REPLICAS)
     return TrainingJob(
         namespace=job.namespace,
         name=job.job_name,
         uid=str(metadata.get("uid", "")),
-        generation=int(metadata.get("generation", 0)),
-        created=_moment(metadata.get("creationTimestamp")) or 0.0,
-        deletion=_moment(deletion),
+        generation=checked(metadata.get("generation", 0), int, ("metadata", "generation")),
+        created=moment(metadata.get("creationTimestamp")) or 0.0,
+        deletion=moment(metadata.get("deletionTimestamp")),
         spec=job,
         replicas=None if replicas is None else checked(replicas, int, REPLICAS),
         suspend=checked(spec.get("suspend", False), bool, ("suspend",)),
@@ -152,7 +152,3 @@ def _problems(job: JobSpec) -> Iterator[str]:
         yield "spec.image is missing: in which image does the job run?"
     # A master does what its data says, and so does a TrainingJob.
     yield from validate.problems(Command.MASTER, job, unreadable=frozenset())
-
-
-def _moment(text: object) -> float | None:
-    return parse_moment(text) if isinstance(text, str) else None

@@ -323,7 +323,9 @@ def _documents() -> Iterator[tuple[tuple[str, ...], Object]]:
         ("VolumeMounts",): _mounts(),
         ("NodeSelector",): _texts(""),
         ("pserver",): {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-        ("imagePullSecrets",): _list("", {"type": "object", "properties": {"name": text("", LONGEST_NAME)}}),
+        ("imagePullSecrets",): _list(
+            "", {"type": "object", "properties": {"name": text("Of a Secret.", LONGEST_NAME)}}
+        ),
         ("hostNetwork",): {"type": "boolean"},
         ("host_network",): {"type": "boolean"},
         ("trainer", "etcd-endpoint"): {"type": "string", "maxLength": LONGEST_TEXT},

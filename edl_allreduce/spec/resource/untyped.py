@@ -47,7 +47,7 @@ def checked(value: Any, kind: type[T], path: tuple[str, ...]) -> T:
     elif kind is int and isinstance(value, float) and value.is_integer():
         return int(value)  # type: ignore[return-value]  # T is int
     if not right:
-        where = ".".join(("spec", *path))
+        where = ".".join(path if path[:1] == ("metadata",) else ("spec", *path))
         raise UsageError(f"{where}: expected {_CALLED[kind]}, got {line(repr(value), 80)}")
     return value  # type: ignore[no-any-return]  # its type was just checked
 
