@@ -18,6 +18,7 @@ from typing import Any
 
 from edl_allreduce import clock
 from edl_allreduce.errors import ApiRefused
+from edl_allreduce.spec.resource import API_VERSION, PLURAL
 
 Object = dict[str, Any]
 
@@ -84,11 +85,6 @@ class FakeApi:
             path, lambda pod: pod.update(status={**status, **({"reason": reason} if reason else {})})
         )
 
-    def annotate(self, path: str, **annotations: str) -> None:
-        self.patch(
-            path, {"metadata": {"annotations": {k.replace("__", "/"): v for k, v in annotations.items()}}}
-        )
-
     def remove(self, path: str) -> None:
         """It is gone, whoever wanted it or not."""
         with self._news:
@@ -117,6 +113,8 @@ class FakeApi:
         with self._news:
             if path in self._objects:
                 return copy.deepcopy(self._objects[path])
+            if path == f"/apis/{API_VERSION}":
+                return {"resources": [{"name": PLURAL}]}
             collection = _PATH.fullmatch(path)
             if collection is None or collection["plural"] not in KINDS:
                 raise ApiRefused(f"{path} not found", status=404, reason="NotFound")

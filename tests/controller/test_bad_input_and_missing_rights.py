@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_allreduce.core.controller import mail
@@ -93,6 +93,7 @@ def test_pods_of_anybody_that_are_odd_do_not_stop_a_plan(lab: Lab, play):
     play(story())
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300) | st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
@@ -106,6 +107,7 @@ def test_whatever_a_master_writes_is_read_within_bounds_or_not_at_all(text):
         assert mail.read_progress(found.text()) is not None
 
 
+@settings(deadline=None)
 @given(st.dictionaries(
     st.sampled_from([mail.WORKERS, mail.LEAVING, mail.STOP, mail.TERM]), st.text(max_size=20)
 ))  # fmt: skip

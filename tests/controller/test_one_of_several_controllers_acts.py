@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_allreduce.controller.election import NotLeading
@@ -30,6 +30,7 @@ class Server:
         return self.lease
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.floats(0, 12), st.floats(0, 12), st.booleans()), max_size=60

@@ -45,7 +45,7 @@ def master(pod: Object) -> Master:
             return replace(
                 found,
                 stage=Stage.OVER,
-                text=text[:LONGEST_TEXT],
+                text=f"{text}{_last_line(pod)}"[:LONGEST_TEXT],
                 disrupted=cause in FREE,
                 until=_ended(pod),
                 progress=_with_last_word(found.progress, pod),
@@ -57,6 +57,15 @@ def _ended(pod: Object) -> float:
     containers = pod.get("status", {}).get("containerStatuses") or ()
     times = [time_of(one.get("state", {}).get("terminated", {}).get("finishedAt")) for one in containers]
     return max(times, default=0.0)
+
+
+def _last_line(pod: Object) -> str:
+    """Of its log, which the kubelet keeps of one that crashed."""
+    for container in pod.get("status", {}).get("containerStatuses") or ():
+        words = str(container.get("state", {}).get("terminated", {}).get("message", "")).strip()
+        if words and not words.startswith("{"):
+            return f": {words.splitlines()[-1].strip()}"
+    return ""
 
 
 def _with_last_word(progress: Progress | None, pod: Object) -> Progress | None:
