@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
@@ -18,7 +18,7 @@ from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.controller.election import Election
 from edl_allreduce.controller.jobs import Entry
 from edl_allreduce.controller.mirror import PODS, SERVICES, Mirror
-from edl_allreduce.core.controller import mail, reading
+from edl_allreduce.core.controller import mail, price, reading
 from edl_allreduce.core.controller.reconcile import (
     Action,
     DeleteEnded,
@@ -106,6 +106,16 @@ class Hands:
             return False
         return True
 
+    async def mark_prices(self, workers: Sequence[Object], cost: int, term: int) -> None:
+        """On worker pods that run: what the loss of one costs."""
+        for pod in workers:
+            metadata = pod["metadata"]
+            before = (metadata.get("annotations") or {}).get(price.ANNOTATION, "")
+            runs = (pod.get("status") or {}).get("phase") == "Running"
+            if not runs or metadata.get("deletionTimestamp") or not price.worth_writing(before, cost):
+                continue
+            await self._annotate(pod, {price.ANNOTATION: str(cost)}, term)
+
     async def tell(self, entry: Entry, kind: str, reason: str, note: str, term: int) -> None:
         """An Event of the TrainingJob: `kubectl describe` shows it. Nobody waits for it."""
         found = entry.found
@@ -163,24 +173,28 @@ class Hands:
             self._mirror.put({**made, "apiVersion": "v1", "kind": manifest["kind"]})
 
     async def _post(self, annotations: dict[str, str], job: TrainingJob, term: int) -> None:
-        name = names.master_name(job.name)
-        pod = self._mirror.get(PODS, f"{job.namespace}/{name}")
-        if pod is None:
-            return
+        pod = self._mirror.get(PODS, f"{job.namespace}/{names.master_name(job.name)}")
+        if pod is not None:
+            await self._annotate(pod, annotations, term)
+
+    async def _annotate(self, pod: Object, annotations: dict[str, str], term: int) -> None:
+        """Only the very version that was looked at."""
+        metadata = pod["metadata"]
         change = {
             "metadata": {
-                "uid": pod["metadata"]["uid"],
-                "resourceVersion": pod["metadata"]["resourceVersion"],
+                "uid": metadata["uid"],
+                "resourceVersion": metadata["resourceVersion"],
                 "annotations": annotations,
             }
         }
-        request = partial(self._api.patch, names.path("pods", job.namespace, name), change)
+        where = names.path("pods", metadata["namespace"], metadata["name"])
+        request = partial(self._api.patch, where, change)
         try:
             self._mirror.put({**await self._write(request, term), "apiVersion": "v1", "kind": "Pod"})
         except ApiRefused as error:
             if error.status not in (CONFLICT, 404):
                 raise
-            self.conflicts += 1  # its master reported meanwhile, or another controller leads
+            self.conflicts += 1  # it changed meanwhile, or another controller leads
 
     # -------------------------------------------------------------------------------------------- deleting
 

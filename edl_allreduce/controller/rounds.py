@@ -25,7 +25,7 @@ from edl_allreduce.controller.jobs import Book, Entry, known_of, obstacle_to, po
 from edl_allreduce.controller.mirror import JOBS, NODES, PODS, Mirror
 from edl_allreduce.controller.planning import advice_of, situation
 from edl_allreduce.core.autoscale import Plan, Policy
-from edl_allreduce.core.controller import inquiry, status
+from edl_allreduce.core.controller import inquiry, price, status
 from edl_allreduce.core.controller.reconcile import Advice, MakeMaster, Told, Verdict, reconcile
 from edl_allreduce.core.deadlines import doubled
 from edl_allreduce.core.trainingjob import Phase
@@ -224,6 +224,11 @@ class Controller:
             await self.hands.perform(action, entry, job, term)
         if verdict.actions:
             entry.trouble = ""
+        if verdict.phase in (Phase.RUNNING, Phase.SCALING):
+            cost = price.price(verdict.progress, job.min, known.workers.running)
+            await self.hands.mark_prices(
+                [pod for pod in pods if names.worker_id_of(pod) is not None], cost, term
+            )
         if await self._told(entry, status.written(before, verdict, about, now), term):
             await self._tell_events(entry, verdict, advice, term)
         entry.told = Told(verdict.phase, verdict.started, verdict.finished, verdict.progress, verdict.crashes)

@@ -93,6 +93,30 @@ def test_hands_off_what_a_person_a_queue_or_a_switch_manages(lab: Lab, play):
     play(story())
 
 
+def test_worker_pods_carry_what_their_loss_costs_now(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job(low=2, high=4)
+        await lab.turn(controller)
+        lab.works(size=4, pause=0.5, start_up=20.0)
+        for _ in range(2):
+            await lab.turn(controller)
+        assert prices(lab) == {"3"}, "a pause of half a second for four"
+        for worker in lab.worker_names()[2:]:
+            lab.api.remove(f"/api/v1/namespaces/{NAMESPACE}/pods/{worker}")
+        lab.tells(ring=2, wanted=2, pause=0.5, start_up=20.0)
+        for _ in range(2):
+            await lab.turn(controller)
+        assert prices(lab) == {"42"}, "below its minimum it stands still until another worker started"
+
+    play(story())
+
+
+def prices(lab: Lab) -> set[str]:
+    workers = [pod for pod in lab.api.all("pods") if "worker" in pod["metadata"]["name"]]
+    return {pod["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"] for pod in workers}
+
+
 def test_without_an_autoscaler_each_job_has_its_maximum(lab: Lab, play):
     async def story():
         controller = lab.controller(policy=None)
