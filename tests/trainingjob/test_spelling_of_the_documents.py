@@ -56,7 +56,7 @@ def test_a_job_that_names_only_its_minimum_has_that_many(example):
 
 
 def test_the_entry_point_runs_in_its_workspace(example, tmp_path):
-    """As the worker starts it. The shell becomes the script, so that a signal to the pod reaches the script."""
+    """As the worker starts it. The shell becomes the script: a signal to the pod must reach the script."""
     place = tmp_path / "work space"
     place.mkdir()
     (place / "train.py").write_text("import os, helper; print(os.getcwd(), helper.WORD, os.getpid())")
