@@ -64,7 +64,7 @@ def _traces(api: Api, namespace: str, job_name: str) -> str:
     reason, message = (outside.line(events[-1].get(key, "")) for key in ("reason", "message"))
     return (
         f" It ended with its master's pod {pod}, of which Kubernetes said last: {reason}: {message}. "
-        "The same `elasticdl train` again goes on from its last checkpoint. TrainingJobs outlive their masters."
+        "The same `elasticdl train` again goes on from its last checkpoint."
     )
 
 
