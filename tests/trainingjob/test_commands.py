@@ -28,6 +28,7 @@ class Cluster(Server):
         self.objects["/api/v1/namespaces/default"] = {}
         self.forbidden: set[str] = set()
         self.patches: list[tuple[str, dict]] = []
+        self.events: list[dict] = []
         if ready:
             self.objects[DISCOVERY] = {}
 
@@ -36,6 +37,8 @@ class Cluster(Server):
             if DISCOVERY not in self.objects:
                 raise ApiRefused("no such kind", status=404)
             return {"items": [o for o in self.objects.values() if o.get("kind") == "TrainingJob"]}
+        if path.endswith("/events"):
+            return {"items": self.events if query["fieldSelector"].endswith("elasticdl-job-master") else []}
         if path.endswith("/pods"):
             return {"items": [o for o in self.objects.values() if o.get("kind") == "Pod"]}
         return super().get(path, **query)
@@ -184,6 +187,18 @@ def test_what_came_of_a_job_is_told_when_its_pods_are_gone(cluster, capsys):
     assert elasticdl("status", "--job_name=job", "--namespace=default", "--output=json") == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["phase"], said["reason"], said["step"]) == ("Failed", "worker 2: out of memory", 7)
+
+
+def test_a_bare_job_that_went_with_its_master_says_why_and_what_to_type(cluster, capsys):
+    cluster.events = [
+        {"reason": "Killing", "message": "Stopping container", "lastTimestamp": "2030-01-01T00:00:02Z"},
+        {"reason": "Started", "message": "Started container", "lastTimestamp": "2030-01-01T00:00:01Z"},
+    ]
+    assert elasticdl("status", "--job_name=job", "--namespace=default") == 2
+    said = capsys.readouterr().err
+    assert "Kubernetes said last: Killing: Stopping container." in said and "`elasticdl train` again" in said
+    assert elasticdl("status", "--job_name=never", "--namespace=default") == 2
+    assert "ended" not in capsys.readouterr().err
 
 
 def test_one_that_was_deleted_is_over(cluster, monkeypatch):

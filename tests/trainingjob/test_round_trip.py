@@ -83,6 +83,7 @@ def test_the_tutorials_command_gives_a_resource_that_people_can_read():
             },
             "training": {"numEpochs": 5, "evaluationSteps": 200},
             "workers": {
+                "min": 1,
                 "max": 4,
                 "priority": "low",
                 "resources": {
@@ -106,7 +107,7 @@ def test_the_tutorials_command_gives_a_resource_that_people_can_read():
 def test_the_batch_is_counted_for_the_wanted_workers_when_there_may_be_more():
     flags = ["--job_name=job", "--image_name=i", "--model_def=a.b.c", "--training_data=/x", "--num_workers=4"]
     sent = to_object(parse_job("train", [*flags, "--max_workers=16"]).spec)
-    assert sent["spec"]["workers"] == {"max": 16}
+    assert sent["spec"]["workers"] == {"min": 1, "max": 16}
     assert sent["spec"]["training"] == {"batchWorkers": 4}
     read = from_object(sent)
     assert (read.min, read.max, read.spec.global_batch_size) == (1, 16, 256)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from edl_allreduce import clock
+from edl_allreduce import clock, outside
 from edl_allreduce.cluster.kubernetes import names, training_jobs
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.managed import ManagedJob
-from edl_allreduce.cluster.kubernetes.names import Replica
+from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.cluster.kubernetes.remote import ClusterJob
-from edl_allreduce.errors import UsageError
+from edl_allreduce.errors import ApiRefused, UsageError
 from edl_allreduce.spec.words import did_you_mean
 
 
@@ -27,7 +27,7 @@ def find_job(namespace: str, job_name: str, *, force_kubeconfig: bool = False) -
     for job in known:
         if job.name == job_name:
             return job
-    guess = did_you_mean(job_name, [job.name for job in known])
+    guess = _traces(api, namespace, job_name) or did_you_mean(job_name, [job.name for job in known])
     raise UsageError(f"there is no job {job_name} in namespace {namespace}.{guess} {_listed(known)}")
 
 
@@ -49,6 +49,27 @@ def _known(api: Api, namespace: str) -> list[ClusterJob]:
         ),
         *(ClusterJob(api, namespace, name, pods[name], now) for name in pods if name not in resources),
     ]
+
+
+def _traces(api: Api, namespace: str, job_name: str) -> str:
+    """What became of a job that ended with its master's pod: Kubernetes keeps events about it for an hour."""
+    pod = names.master_name(job_name)
+    try:
+        found = api.get(names.path("events", namespace), fieldSelector=f"involvedObject.name={pod}")
+    except ApiRefused:
+        return ""  # this user may not look
+    events = sorted(found.get("items") or [], key=_when)
+    if not events:
+        return ""
+    reason, message = (outside.line(events[-1].get(key, "")) for key in ("reason", "message"))
+    return (
+        f" It ended with its master's pod {pod}, of which Kubernetes said last: {reason}: {message}. "
+        "The same `elasticdl train` again goes on from its last checkpoint."
+    )
+
+
+def _when(event: Object) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
 def _listed(jobs: list[ClusterJob]) -> str:

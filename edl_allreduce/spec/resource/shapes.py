@@ -14,7 +14,7 @@ from edl_allreduce.errors import UsageError
 from edl_allreduce.spec.job import JobSpec
 from edl_allreduce.spec.params import Toleration, parse_envs, parse_node_selector, parse_tolerations
 from edl_allreduce.spec.resource.names import Object
-from edl_allreduce.spec.resource.places import SHAPED
+from edl_allreduce.spec.resource.places import PLAIN, SHAPED
 from edl_allreduce.spec.resource.untyped import checked, look, objects, text_map
 from edl_allreduce.spec.volumes import Claim, HostPath, Mount, Volumes, parse_volumes
 
@@ -23,6 +23,7 @@ Placed = tuple[tuple[str, ...], Any]
 
 BATCH_WORKERS: Final = ("training", "batchWorkers")
 REPLICAS: Final = ("workers", "replicas")
+MIN: Final = PLAIN["min_workers"]
 MOUNTS: Final = ("volumeMounts",)
 
 _DEFAULTS: Final = JobSpec()
@@ -85,10 +86,11 @@ def _read_size(spec: Object) -> dict[str, Any]:
 
 
 def _write_size(job: JobSpec) -> list[Placed]:
-    most = SHAPED["num_workers"]
+    """The least size too, where it is the default: `kubectl get` shows what is written."""
+    least, most = (MIN, job.min_workers), SHAPED["num_workers"]
     if not job.max_workers:
-        return [(most, job.num_workers)]
-    return [(most, job.max_workers), (BATCH_WORKERS, job.num_workers)]
+        return [least, (most, job.num_workers)]
+    return [least, (most, job.max_workers), (BATCH_WORKERS, job.num_workers)]
 
 
 # ------------------------------------------------------------------------------------------------- resources
