@@ -28,9 +28,6 @@ def strictly(cluster, namespace: str, text: str) -> tuple[str, ...]:
     for name in own:
         if f"namespace/{name}" not in there:
             cluster.create_namespace(name)
-    if "kind: TrainingJob\n" in text:
-        cluster.kubectl("apply", "--server-side", "-f", str(ROOT / "crd/trainingjob.yaml"))
-        cluster.kubectl("wait", "--for=condition=Established", "crd/trainingjobs.elasticdl.org")
     where = () if own else ("-n", namespace)
     return ("apply", "--server-side", "--validate=strict", "--dry-run=server", *where)
 
