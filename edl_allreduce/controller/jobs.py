@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.manifests import MasterContext, managed_master_pod, worker_pod
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.controller.mirror import NAMESPACES, PODS, SERVICES, Mirror
-from edl_allreduce.core.autoscale import Template
-from edl_allreduce.core.controller import reading, status
+from edl_allreduce.core.autoscale import Pod, Role, Template
+from edl_allreduce.core.controller import reading, status, survey
 from edl_allreduce.core.controller.reconcile import Advice, CleanUp, Known, Told, Wish
 from edl_allreduce.core.controller.survey import Templates
 from edl_allreduce.errors import UsageError
@@ -70,10 +70,25 @@ class Book:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.templates = Templates()
+        self._pods: dict[str, tuple[object, Pod | None]] = {}
 
     def update(self, objects: Mapping[str, Object]) -> None:
         """After a look at the TrainingJobs: new ones come in, changed ones are read again."""
         self.entries = {key: self._entry(key, found) for key, found in objects.items()}
+
+    def pods(self, found: Iterable[Object], roles: Mapping[str, tuple[str, Role]]) -> list[Pod]:
+        """As the autoscaler sees them; only those that changed are read again."""
+        seen: dict[str, tuple[object, Pod | None]] = {}
+        for one in found:
+            uid = one["metadata"]["uid"]
+            key, role = roles.get(uid, ("", Role.SERVICE))
+            said = (one["metadata"].get("resourceVersion"), key, role)
+            before = self._pods.get(uid)
+            if before is None or before[0] != said:
+                before = (said, survey.pod(one, self.templates, key, role))
+            seen[uid] = before
+        self._pods = seen
+        return [pod for _, pod in seen.values() if pod is not None]
 
     def _entry(self, key: str, found: Object) -> Entry:
         before = self.entries.get(key)

@@ -48,12 +48,7 @@ def situation(mirror: Mirror, book: Book) -> Situation:
         known = known_of(entry, job, mirror, mine, None, 0)
         if entry.told.phase not in FINAL and not known.wish.suspend and job.deletion is None:
             jobs.append(_job(entry, job, known, mirror, mine))
-    pods = []
-    for found in mirror.of(PODS):
-        key, role = roles.get(found["metadata"]["uid"], ("", Role.SERVICE))
-        seen = survey.pod(found, book.templates, key, role)
-        if seen is not None:
-            pods.append(seen)
+    pods = book.pods(mirror.of(PODS), roles)
     pods.sort(key=lambda one: (one.created, one.name))  # the youngest leave first
     return Situation([survey.node(one) for one in mirror.of(NODES)], jobs, pods)
 

@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 SETTLE_SECONDS = 0.2
 """How long news is gathered before a round: changes come in bursts."""
 PLAN_SECONDS = 1.0
-"""At least so long between two plans."""
+SHARE = 4.0
+"""At least so long between the beginnings of two plans, and so many times as long as the last one took."""
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
 """For which a job is left alone after the API server refused something for it."""
@@ -132,9 +133,9 @@ class Controller:
         """One look at everything."""
         term = self.election.term
         self.book.update(dict(self.mirror.objects[JOBS.kind]))
+        self._wake_at = None
         await self._plan()
         owned = pods_of(self.mirror)
-        self._wake_at = None
         self.figures.phases = Counter()
         self.figures.workers = {}
         await asyncio.gather(
@@ -142,14 +143,17 @@ class Controller:
         )
 
     async def _plan(self) -> None:
+        if self._policy is None:
+            return
         now = self._clock.now()
-        if self._policy is None or now - self._planned_at < PLAN_SECONDS:
-            if self._policy is not None:
-                self._wake_at = self._clock.wall() + PLAN_SECONDS
+        due = self._planned_at + max(PLAN_SECONDS, SHARE * self.figures.plan_seconds)
+        if now < due:
+            self._look_again(self._clock.wall() + due - now)
             return
         self._planned_at = now
         found = situation(self.mirror, self.book)
-        asked = inquiry.inquire(self.mirror.of(NODES), self.mirror.of(PODS))
+        nodes, pods = list(self.mirror.of(NODES)), list(self.mirror.of(PODS))
+        asked = await asyncio.to_thread(inquiry.inquire, nodes, pods)
         log.info("%s", json.dumps({"msg": inquiry.WORDS, "resource": asked}, separators=(",", ":")))
         planned = await asyncio.to_thread(found.planned, self._clock.wall(), self._policy)
         self.figures.plan_seconds = self._clock.now() - now

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, Final
 
 from edl_allreduce.core.autoscale.cluster import (
@@ -35,7 +36,8 @@ _SUFFIXES: Final = {
 MOST: Final = Decimal(10) ** 18
 
 
-def amount(name: str, text: object) -> int:
+@lru_cache(maxsize=4096)
+def amount(name: str, text: str | float) -> int:
     """A quantity of Kubernetes in whole units, rounded up: thousandths of cores, else bytes or devices.
 
     What cannot be read counts as nothing: the API server checked it, and one odd pod must not stop a plan.
