@@ -234,7 +234,7 @@ class Controller:
                 [pod for pod in pods if names.worker_id_of(pod) is not None], cost, term
             )
         if await self._told(entry, status.written(before, verdict, about, now), term):
-            await self._tell_events(entry, verdict, advice, term)
+            await self._tell_events(entry, verdict, term)
         entry.told = Told(verdict.phase, verdict.started, verdict.finished, verdict.progress, verdict.crashes)
 
     async def _told(self, entry: Entry, wanted: Object, term: int) -> bool:
@@ -243,7 +243,7 @@ class Controller:
             return False
         return await self.hands.write_status(entry, wanted, term)
 
-    async def _tell_events(self, entry: Entry, verdict: Verdict, advice: Advice | None, term: int) -> None:
+    async def _tell_events(self, entry: Entry, verdict: Verdict, term: int) -> None:
         """After the status was written, and only what is new."""
         said = (verdict.phase.value, verdict.reason, str(verdict.target))
         before, entry.shown = entry.shown, said
@@ -253,9 +253,9 @@ class Controller:
             await self.hands.tell(
                 entry, "Normal", "MasterMade", verdict.message or "its master is made", term
             )
-        if before and before[2] != said[2] and advice is not None and verdict.target:
-            note = f"{before[2]}→{verdict.target} workers: {advice.reason}"
-            await self.hands.tell(entry, "Normal", "Scaled", note, term)
+        if before and before[2] != said[2] and verdict.target:
+            change = "" if "→" in verdict.why else f"{before[2]}→{verdict.target}: "
+            await self.hands.tell(entry, "Normal", "Scaled", f"{change}{verdict.why}", term)
         if before[:2] != said[:2]:
             kind = "Warning" if verdict.phase is Phase.FAILED or verdict.degraded else "Normal"
             note = verdict.message or verdict.phase.value

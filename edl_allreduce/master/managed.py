@@ -146,7 +146,8 @@ class Mailbox:
         while True:
             status = self._job.status()
             self._account = account.watch(self._account, status, clock.now())
-            shown = (status.phase, status.wanted, [worker.rank for worker in status.workers])
+            ranks = [worker.rank for worker in status.workers]
+            shown = (status.phase, status.wanted, ranks, self._next_id())
             due = clock.now() - self._reported >= REPORT_SECONDS
             if due:
                 self._account = account.sample(self._account, status)

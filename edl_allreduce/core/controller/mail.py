@@ -128,6 +128,7 @@ class Progress:
         for one in fields(self):
             if isinstance(value[one.name], float):
                 value[one.name] = _rounded(value[one.name])
+        value["wall"] = round(self.wall, 1)
         return json.dumps({name: one for name, one in value.items() if one}, separators=(",", ":"))
 
 

@@ -209,6 +209,8 @@ class Verdict:
     started: float | None = None
     finished: float | None = None
     progress: Progress = field(default_factory=Progress)
+    why: str = ""
+    """Why it should have so many workers."""
     crashes: int = 0
     degraded: str = ""
     """What is not as it should be while the job goes on."""
@@ -427,6 +429,7 @@ def _keep(known: Known, now: float) -> Verdict:
         actions,
         started,
         progress=known.told.progress,
+        why=why,
         degraded=_degraded(known, target, text),
         again=again,
     )
