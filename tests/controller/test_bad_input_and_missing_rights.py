@@ -120,7 +120,8 @@ def test_orders_and_progress_come_back_as_they_were():
     orders = Orders(7, (3, 5), "suspended by its spec", 4)
     assert mail.orders_in(orders.annotations()) == orders
     said = Progress(
-        phase="Training", reason="well", wall=1_794_964_730.5, wanted=4, ring=4, step=10, total_steps=20, epoch=1,
+        phase="Training", reason="well", wall=1_794_964_730.5, wanted=4, ring=4, step=10, total_steps=20,
+        epoch=1,
         epochs=2, records_per_second=100.5, seconds_left=7.25, loss=-0.5, metrics={"accuracy": 0.5},
         next_id=9,
         step_seconds={2: 0.5, 4: 0.25}, pause=0.125, start_up=8.0, goodput=0.5, checkpoint=5, path="/out",
