@@ -81,7 +81,7 @@ def running(cluster: Cluster, **status) -> None:
         **to_object(spec_of("--num_workers=4")),
         **({"status": status} if status else {}),
     }
-    cluster.objects[RESOURCE]["metadata"]["creationTimestamp"] = "2030-01-01T00:00:00Z"
+    cluster.objects[RESOURCE]["metadata"]["creationTimestamp"] = "2030-01-01T12:00:00Z"
 
 
 # ------------------------------------------------------------------------------------------------ submitting
@@ -172,7 +172,14 @@ def test_a_job_whose_master_is_gone_is_not_over(cluster):
     assert isinstance(job, ManagedJob)
     assert job.running() is None and not job.over()
     assert job.absence() == "its TrainingJob is Running: 4 of 4"
-    assert job.started == 1893456000.0
+    assert job.started == 1893499200.0
+
+
+def test_the_list_of_a_namespace_does_not_call_it_lost(cluster, capsys):
+    running(cluster, phase="Pending")
+    assert elasticdl("status", "--namespace=default") == 0
+    said = capsys.readouterr().out
+    assert "Pending" in said and "2030-01-0" in said and "Lost" not in said
 
 
 def test_one_that_nobody_looks_after_says_what_to_type(cluster, capsys):

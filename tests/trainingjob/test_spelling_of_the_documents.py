@@ -47,6 +47,14 @@ def test_both_spellings_of_one_thing_are_refused(example):
     assert from_object(example).replicas == 3
 
 
+def test_what_the_api_server_filled_in_is_nobodys_word(example):
+    example["spec"]["training"] = {"numEpochs": 1, "minibatchSize": 64}
+    assert from_object(example).spec.num_epochs == 50
+    example["spec"]["training"]["numEpochs"] = 3
+    with pytest.raises(UsageError, match=r"spec.passes and spec.training.numEpochs say the same"):
+        from_object(example)
+
+
 def test_a_job_that_names_only_its_minimum_has_that_many(example):
     del example["spec"]["trainer"]["max-instance"]
     job = from_object(example)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec.resource.names import Object
+from edl_allreduce.spec.resource.places import FIELDS
 from edl_allreduce.spec.resource.untyped import checked, look, put, text_map
 
 MOVED: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
@@ -36,6 +37,9 @@ WITHOUT_EFFECT: Final[Mapping[tuple[str, ...], str]] = {
     ("master", "etcd-endpoint"): "there is no etcd: workers talk to their master",
 }
 """What is read, told and not used."""
+
+FILLED_IN: Final[Mapping[tuple[str, ...], object]] = {("training", "numEpochs"): FIELDS["num_epochs"].default}
+"""What the API server writes there when nobody did."""
 
 OLD_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"
 GPU: Final = "nvidia.com/gpu"
@@ -100,7 +104,7 @@ def _move(spec: Object, path: tuple[str, ...], ours: tuple[str, ...]) -> None:
     value = _taken(spec, path)
     if value is None:
         return
-    if look(spec, ours) is not None:
+    if look(spec, ours) not in (None, FILLED_IN.get(ours)):
         raise UsageError(f"spec.{'.'.join(path)} and spec.{'.'.join(ours)} say the same; give one of them")
     put(spec, ours, value)
 
