@@ -19,6 +19,7 @@ from edl_allreduce.controller.election import Election
 from edl_allreduce.controller.jobs import Entry
 from edl_allreduce.controller.mirror import PODS, SERVICES, Mirror
 from edl_allreduce.core.controller import mail, price, reading
+from edl_allreduce.core.controller.mail import Progress
 from edl_allreduce.core.controller.reconcile import (
     Action,
     DeleteEnded,
@@ -154,7 +155,7 @@ class Hands:
         if self._mirror.get(SERVICES, f"{job.namespace}/{names.master_name(job.name)}") is None:
             await self._make(manifests.master_service(job.spec), entry, "services", term)
         annotations = {**action.orders.annotations(), mail.CRASHES: str(action.crashes)}
-        if action.progress is not None:
+        if action.progress is not None and action.progress != Progress():
             annotations[mail.PROGRESS] = action.progress.text()
         pod = manifests.managed_master_pod(job.spec, entry.found, annotations)
         await self._make(pod, entry, "pods", term)

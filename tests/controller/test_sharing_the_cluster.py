@@ -93,6 +93,22 @@ def test_hands_off_what_a_person_a_queue_or_a_switch_manages(lab: Lab, play):
     play(story())
 
 
+def test_a_control_plane_that_lost_sight_of_its_nodes_moves_nobody(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        await lab.turn(controller)
+        lab.works()
+        await lab.turn(controller)
+        before = lab.orders()
+        lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+        lab.api.patch("/api/v1/nodes/n0", lost)
+        await lab.turn(controller)
+        assert lab.orders() == before
+
+    play(story())
+
+
 def test_worker_pods_carry_what_their_loss_costs_now(lab: Lab, play):
     async def story():
         controller = lab.controller()

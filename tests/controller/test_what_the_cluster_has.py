@@ -70,16 +70,15 @@ def test_pods_that_are_over_or_held_back_need_no_room_and_those_that_leave_still
     assert waiting is not None and waiting.node is None
 
 
-def test_a_cordoned_node_takes_nothing_new_and_one_that_is_not_ready_is_lost():
+def test_nodes_that_are_cordoned_or_not_ready_take_nothing_new_and_who_is_there_stays():
     def node(status: str, **spec):
         conditions = [{"type": "Ready", "status": status}]
         shown = {"allocatable": {"cpu": "2"}, "conditions": conditions}
         return survey.node({"metadata": {"name": "n0"}, "spec": spec, "status": shown})
 
-    cordon = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]
-    cordoned = node("True", unschedulable=True, taints=cordon)
-    assert (cordoned.schedulable, cordoned.ready, cordoned.taints) == (False, True, ())
-    assert not node("Unknown").ready
+    assert node("True").schedulable
+    for held in (node("True", unschedulable=True), node("Unknown"), node("False")):
+        assert (held.schedulable, held.ready) == (False, True)
 
 
 def test_the_inquiry_has_the_quantities_of_the_documents():

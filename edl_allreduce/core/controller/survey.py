@@ -140,20 +140,21 @@ def _requirement(found: Object) -> Requirement:
 
 
 def node(found: Object) -> Node:
+    """One that is not ready counts as cordoned: what runs there keeps its place until it is evicted.
+
+    A node that is back soon, or a control plane that lost sight of all of them, moves nobody.
+    """
     metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
     taints = [
         Taint(str(one["key"]), str(one.get("value") or ""), str(one["effect"]))
         for one in spec.get("taints") or ()
     ]
-    cordoned = bool(spec.get("unschedulable"))
     return Node(
         name=metadata["name"],
         allocatable=dict(amounts(status.get("allocatable"))),
         labels={**(metadata.get("labels") or {}), NAME_LABEL: metadata["name"]},
-        # `schedulable` says it already, and no worker tolerates it.
-        taints=tuple(taint for taint in taints if taint.key != "node.kubernetes.io/unschedulable"),
-        schedulable=not cordoned,
-        ready=condition(status, "Ready") == "True",
+        taints=tuple(taints),
+        schedulable=condition(status, "Ready") == "True" and not spec.get("unschedulable"),
     )
 
 
