@@ -18,6 +18,7 @@ def test_a_new_job_gets_a_secret_a_service_and_a_master_that_belong_to_it(lab: L
         environment = lab.master()["spec"]["containers"][0]["env"]
         (secret,) = lab.api.all("secrets", NAMESPACE)
         assert {"name": "EDL_JOB_SECRET", "value": secret["metadata"]["name"]} in environment
+        assert "--master_grace_seconds=300" in " ".join(lab.master()["spec"]["containers"][0]["args"])
         assert lab.orders().workers == 4, "a job that was never measured begins with at most four"
         assert lab.orders().term == controller.election.term == 1
         assert lab.status()["phase"] == "Pending"

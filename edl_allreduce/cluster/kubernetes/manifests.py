@@ -36,6 +36,9 @@ KILLED = [137, 255]
 """Exit codes of a process that was killed, and of one that was lost when its node was switched off."""
 MASTER_GRACE = 10
 """Seconds for the master of a TrainingJob: it leaves at once, and while it leaves no other has its name."""
+NEXT_MASTER_SECONDS = 300.0
+"""How long workers of a TrainingJob train on without a master, at least: on a lost node it takes more than a
+minute until its pod is given up and another one started."""
 TRAINING_JOB = "TrainingJob"
 LONGEST_NAME = 63
 """Of a label of DNS."""
@@ -64,6 +67,7 @@ def job_objects(spec: JobSpec, credentials: Credentials, *, restart_killed: bool
 
 def managed_master_pod(spec: JobSpec, owner: Object, annotations: Mapping[str, str]) -> Object:
     """The master's pod of the TrainingJob `owner`: when its node is lost, another is made elsewhere soon."""
+    spec = replace(spec, master_grace_seconds=max(spec.master_grace_seconds, NEXT_MASTER_SECONDS))
     pod = master_pod(spec, restart_killed=True, uid=owner["metadata"]["uid"])
     told = {**pod["metadata"].get("annotations", {}), **annotations}
     rest = {
