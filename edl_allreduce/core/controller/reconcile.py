@@ -399,7 +399,7 @@ def _keep(known: Known, now: float) -> Verdict:
             0,
             progress=known.told.progress,
         )
-    target = target or known.wish.minimum
+    target = min(max(target, known.wish.minimum), known.wish.maximum)
     orders = Orders(target, leaving, "", known.term)
     actions: tuple[Action, ...] = ()
     again, master = None, known.master
@@ -438,8 +438,8 @@ def _keep(known: Known, now: float) -> Verdict:
 def _target(known: Known) -> tuple[int, str, tuple[int, ...]]:
     wish, advice = known.wish, known.advice
     if wish.replicas is not None:
-        size = min(max(wish.replicas, wish.minimum), wish.maximum)
-        return size, f"{size} workers, as workers.replicas says", ()
+        bounds = "" if wish.minimum <= wish.replicas <= wish.maximum else ", within its bounds"
+        return wish.replicas or wish.minimum, f"workers.replicas says {wish.replicas}{bounds}", ()
     if wish.hands_off:
         return wish.maximum, wish.hands_off, ()
     if advice is None:
