@@ -134,7 +134,12 @@ class Controller:
         term = self.election.term
         self.book.update(dict(self.mirror.objects[JOBS.kind]))
         self._wake_at = None
-        await self._plan()
+        try:
+            await self._plan()
+        except Exception:
+            # The supervisor of the autoscaler: jobs keep the size that they have, and their masters.
+            log.exception("no plan could be made; sizes stay as they are")
+            self.figures.refusals += 1
         owned = pods_of(self.mirror)
         self.figures.phases = Counter()
         self.figures.workers = {}

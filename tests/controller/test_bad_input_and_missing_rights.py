@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edl_allreduce.controller import rounds
 from edl_allreduce.core.controller import mail
 from edl_allreduce.core.controller.mail import Orders, Progress
 from edl_allreduce.spec.resource import path
@@ -78,7 +79,9 @@ def test_pods_of_anybody_that_are_odd_do_not_stop_a_plan(lab: Lab, play):
     async def story():
         controller = lab.controller()
         odd = {"name": "c", "resources": {"requests": {"cpu": "a lot", "memory": "1e999999"}}}
-        terms = [{"matchExpressions": [{"key": "k", "operator": "Gt", "values": ["x"]}]}]
+        terms = [
+            {"matchExpressions": [{"key": "k", "operator": "Gt", "values": ["x"]}, {"operator": "Near"}]}
+        ]
         affinity = {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         }
@@ -89,6 +92,22 @@ def test_pods_of_anybody_that_are_odd_do_not_stop_a_plan(lab: Lab, play):
         lab.job()
         await lab.turn(controller)
         assert lab.master() is not None
+
+    play(story())
+
+
+def test_a_bug_in_the_autoscaler_leaves_sizes_as_they_are_and_masters_are_kept(lab: Lab, play, monkeypatch):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        await lab.turn(controller)
+        lab.works()
+        await lab.turn(controller)
+        monkeypatch.setattr(rounds, "situation", lambda *_: 1 / 0)
+        lab.api.remove(lab.master_path())
+        await lab.turn(controller)
+        assert controller.figures.refusals == 1
+        assert lab.orders().workers == 4
 
     play(story())
 

@@ -119,12 +119,8 @@ def _toleration(found: Object) -> Toleration:
 
 def _term(found: Object) -> tuple[Requirement, ...]:
     labels = [_requirement(one) for one in found.get("matchExpressions") or ()]
-    names = [
-        Requirement(NAME_LABEL, Match(one["operator"]), tuple(one.get("values") or ()))
-        for one in found.get("matchFields") or ()
-        if one.get("key") == "metadata.name"
-    ]
-    return (*labels, *names)
+    fields = [_requirement(one) for one in found.get("matchFields") or ()]  # there is only metadata.name
+    return (*labels, *fields)
 
 
 NAME_LABEL: Final = "metadata.name"
@@ -132,11 +128,13 @@ NAME_LABEL: Final = "metadata.name"
 
 
 def _requirement(found: Object) -> Requirement:
-    match = Match(found["operator"])
+    """What is not known, or compares a number with a word, holds nowhere."""
+    key, operator = str(found.get("key")), found.get("operator")
     values = tuple(map(str, found.get("values") or ()))
-    if match in (Match.GREATER, Match.LESS) and not (values and values[0].lstrip("-").isdecimal()):
-        return Requirement(str(found["key"]), Match.IN, ())  # nothing is greater than a word
-    return Requirement(str(found["key"]), match, values)
+    compares = operator in (Match.GREATER, Match.LESS)
+    if operator not in list(Match) or (compares and not (values and values[0].lstrip("-").isdecimal())):
+        return Requirement(key, Match.IN, ())
+    return Requirement(key, Match(operator), values)
 
 
 def node(found: Object) -> Node:
