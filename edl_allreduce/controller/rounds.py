@@ -252,7 +252,7 @@ class Controller:
         """After the status was written, and only what is new."""
         said = (verdict.phase.value, verdict.reason, str(verdict.target))
         before, entry.shown = entry.shown, said
-        if not verdict.reason or said == before:
+        if not verdict.reason:
             return
         if any(isinstance(action, MakeMaster) for action in verdict.actions):
             await self.hands.tell(

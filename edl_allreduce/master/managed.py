@@ -66,7 +66,7 @@ class Mailbox:
         self._next_id, self._wanted, self._leave = next_id, wanted, leave
         annotations = self._pod.get("annotations") or {}
         self.carried = mail.read_progress(annotations.get(mail.PROGRESS, ""))
-        self._account = account.begin(self.carried)
+        self._account = account.begin(self.carried, next_id())
         self._followed: Orders | None = None
         self._term = 0
         self._shown: tuple[object, ...] = ()

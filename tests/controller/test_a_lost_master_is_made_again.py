@@ -44,6 +44,7 @@ def test_a_master_whose_pod_is_deleted_is_made_again_with_what_the_last_one_knew
         assert lab.api.all("secrets") == [secret], "workers know the job by its token"
         assert "training goes on meanwhile" in lab.condition("Degraded")["message"]
         assert len(lab.worker_names()) == 4
+        assert "MasterMade: its master was lost and is made again" in lab.events()
 
     play(story())
 

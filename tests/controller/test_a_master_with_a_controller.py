@@ -117,7 +117,7 @@ def test_through_a_watch_and_back_into_the_annotation():
 
 
 def test_the_report_says_what_an_autoscaler_needs():
-    said = account.progress(Account({2: 0.25}, start_ups=(8.0,)), status(), 1000.0, 7)
+    said = account.progress(Account(0, {2: 0.25}, start_ups=(8.0,)), status(), 1000.0, 7)
     assert (said.ring, said.step, said.total_steps, said.seconds_left) == (2, 50, 100, 12.5)
     assert (said.pause, said.start_up, said.goodput) == (0.2, 8.0, 0.75)
     assert said.step_seconds == {2: 0.25}
@@ -148,3 +148,5 @@ def test_how_long_workers_take_to_start_does_not_count_while_they_wait_for_room(
     seen = account.watch(seen, workers((0, "waiting", -1, "idle"), (1, "starting", -1, "")), 14.0)
     seen = account.watch(seen, workers((0, "member", 0, "training"), (1, "member", 1, "training")), 18.0)
     assert seen.start_ups == (8.0, 4.0)
+    adopted = account.watch(Account(2), workers((0, "starting", -1, "")), 10.0)
+    assert account.watch(adopted, workers((0, "member", 0, "training")), 11.0).start_ups == ()

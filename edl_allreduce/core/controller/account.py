@@ -20,6 +20,8 @@ LAST: Final = 9
 class Account:
     """What must be remembered between two reports."""
 
+    first: int = 0
+    """The first worker that this master starts itself: how long those before it took it did not see."""
     step_seconds: Mapping[int, float] = field(default_factory=dict)
     starting: Mapping[int, float] = field(default_factory=dict)
     """Since when workers start, by number; those that wait for room do not start yet."""
@@ -28,16 +30,16 @@ class Account:
     """Generation and size of the ring at the last sample."""
 
 
-def begin(carried: Progress | None) -> Account:
-    """`carried`: what an earlier master of this job told last."""
+def begin(carried: Progress | None, first: int = 0) -> Account:
+    """`carried`: what an earlier master of this job told last; `first`: the number of the next worker."""
     if carried is None:
-        return Account()
-    return Account(carried.step_seconds, start_ups=(carried.start_up,) if carried.start_up else ())
+        return Account(first)
+    return Account(first, carried.step_seconds, start_ups=(carried.start_up,) if carried.start_up else ())
 
 
 def watch(account: Account, status: JobStatus, now: float) -> Account:
     """A look at the workers: how long do they take from their start to the ring?"""
-    here = {worker.worker_id: worker for worker in status.workers}
+    here = {worker.worker_id: worker for worker in status.workers if worker.worker_id >= account.first}
     starting = {i: since for i, since in account.starting.items() if i in here}
     done: list[float] = []
     for i, worker in here.items():

@@ -394,7 +394,7 @@ def _keep(known: Known, now: float) -> Verdict:
     if target == 0 and known.master is None:
         return Verdict(
             Phase.SUSPENDED if known.told.phase is Phase.SUSPENDED else Phase.PENDING,
-            "WaitsForRoom",
+            "WaitsForRoom" if known.advice is not None else "NotPlanned",
             why,
             0,
             progress=known.told.progress,
