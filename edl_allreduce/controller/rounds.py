@@ -11,7 +11,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from edl_allreduce import outside
@@ -238,14 +238,19 @@ class Controller:
             await self.hands.mark_prices(
                 [pod for pod in pods if names.worker_id_of(pod) is not None], cost, term
             )
-        if await self._told(entry, status.written(before, verdict, about, now), term):
-            await self._tell_events(entry, verdict, term)
+        wanted = status.written(before, verdict, about, now)
+        if not await self._told(entry, wanted, term):
+            # What was not told has not happened yet: the next round decides it again.
+            entry.told = replace(entry.told, progress=verdict.progress, crashes=verdict.crashes)
+            return
         entry.told = Told(verdict.phase, verdict.started, verdict.finished, verdict.progress, verdict.crashes)
+        if wanted != before:
+            await self._tell_events(entry, verdict, term)
 
     async def _told(self, entry: Entry, wanted: Object, term: int) -> bool:
-        """One write per round, and none when nothing changed; whether it was written."""
+        """One write per round, and none when nothing changed; False when somebody else had changed the job."""
         if wanted == (entry.found.get("status") or {}):
-            return False
+            return True
         return await self.hands.write_status(entry, wanted, term)
 
     async def _tell_events(self, entry: Entry, verdict: Verdict, term: int) -> None:

@@ -110,6 +110,24 @@ def test_a_job_that_fails_says_why(lab: Lab, play):
     play(story())
 
 
+def test_an_end_that_could_not_be_written_is_written_by_the_next_round(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        await lab.turn(controller)
+        lab.works()
+        await lab.turn(controller)
+        lab.ends("Succeeded", reason="trained to its end")
+        rule = lab.api.refuse("PUT", "/status$", status=409)
+        await lab.turn(controller)
+        assert rule.fired == 1 and lab.status()["phase"] == "Running"
+        await lab.turn(controller)
+        assert lab.status()["phase"] == "Succeeded"
+        assert lab.condition("Succeeded")["message"] == "trained to its end"
+
+    play(story())
+
+
 def test_a_suspended_job_stops_with_a_checkpoint_and_goes_on_later(lab: Lab, play):
     async def story():
         controller = lab.controller()
