@@ -248,7 +248,7 @@ class Controller:
             await self._tell_events(entry, verdict, term)
 
     async def _told(self, entry: Entry, wanted: Object, term: int) -> bool:
-        """One write per round, and none when nothing changed; False when somebody else had changed the job."""
+        """One write per round, none when nothing changed; False when somebody else had changed the job."""
         if wanted == (entry.found.get("status") or {}):
             return True
         return await self.hands.write_status(entry, wanted, term)
