@@ -1,4 +1,4 @@
-"""`elasticdl jobs`: the local jobs of this user, and removing what old ones left."""
+"""`elasticdl jobs`: the local jobs of this user, and removing what old ones left; or those of a cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from edl_allreduce.errors import UsageError
 from edl_allreduce.spec.words import Parser
 
 DAY = 24 * 3600.0
+USAGE = "[--all] [--cluster|--namespace=NAME] [--output=table|json] | rm NAME…|--older_than=DAYS"
 
 ABOUT = """\
 List the local jobs of this user, the newest first, or remove the directories of jobs that are over: their
@@ -20,18 +21,29 @@ events, logs and last status. Checkpoints, models and audits are elsewhere and s
   elasticdl jobs --all
   elasticdl jobs rm digits digits-2
   elasticdl jobs rm --older_than=30        all that began more than 30 days ago and do not run
+
+The TrainingJobs of a cluster, with the size that is planned for each and the reason:
+
+  elasticdl jobs --cluster
+  elasticdl jobs --namespace=team
 """
 
 
 def main(argv: Sequence[str]) -> int:
     if argv and argv[0] == "rm":
         return _remove(argv[1:])
-    parser = Parser("elasticdl jobs", "[--all] [--output=table|json] | rm NAME…|--older_than=DAYS", ABOUT)
+    parser = Parser("elasticdl jobs", USAGE, ABOUT)
     parser.add_argument("--all", action="store_true", help=f"all of them, not only the last {SHOWN_JOBS}")
     parser.add_argument(
         "--output", choices=("table", "json"), default="table", help="table, or JSON for scripts (all jobs)"
     )
+    parser.add_argument("--cluster", action="store_true", help="the TrainingJobs of all namespaces")
+    parser.add_argument("--namespace", metavar="NAME", default="", help="the TrainingJobs of this namespace")
     arguments = parser.read(argv)
+    if arguments.cluster or arguments.namespace:
+        from edl_allreduce.cli.cluster_jobs import list_cluster  # a laptop needs no Kubernetes
+
+        return list_cluster(arguments.output, arguments.namespace)
     return list_jobs(arguments.output, everything=arguments.all)
 
 

@@ -33,7 +33,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "train": Entry("train a model, on this machine or on Kubernetes", "edl_allreduce.cli.train:train"),
     "evaluate": Entry("evaluate a trained model", "edl_allreduce.cli.train:evaluate"),
     "predict": Entry("predict with a trained model", "edl_allreduce.cli.train:predict"),
-    "jobs": Entry("list local jobs, and remove old ones", "edl_allreduce.cli.jobs:main"),
+    "jobs": Entry(
+        "list jobs of this machine or of a cluster, and remove old ones", "edl_allreduce.cli.jobs:main"
+    ),
     "status": Entry("show jobs, or one job with its workers", "edl_allreduce.cli.status:main"),
     "attach": Entry("sit down before a job in the background again", "edl_allreduce.cli.attach:main"),
     "top": Entry("live view of a running job", "edl_allreduce.cli.top:main"),

@@ -173,12 +173,14 @@ def when(wall: float) -> str:
 
 
 def _progress(row: Row) -> str:
-    if row.phase == LOST or not (row.step or row.total_steps):
+    if row.phase in (LOST, WAITING) or not (row.step or row.total_steps):
         return "-"
     return f"{row.counts} {row.step} of {row.total_steps or '?'}"
 
 
 LOST = "Lost"
+WAITING = "Pending"
+"""No master is there yet, or not at the moment."""
 
 
 def _row(job: KnownJob) -> Row:
@@ -186,7 +188,7 @@ def _row(job: KnownJob) -> Row:
     try:
         status = current(job)
     except EdlError:
-        return Row(job.name, LOST, where=job.where, started=started)
+        return Row(job.name, LOST if job.over() else WAITING, where=job.where, started=started)
     ring = sum(worker.rank >= 0 for worker in status.workers)
     return Row(
         job.name, status.phase, status.step, status.total_steps, ring, status.generation, job.where,

@@ -53,16 +53,16 @@ def find_job(
 ) -> KnownJob:
     """The job of this name; without one, the only one that runs there. A namespace means Kubernetes."""
     if namespace:
-        from edl_allreduce.cluster.kubernetes import remote  # a laptop needs no Kubernetes
+        from edl_allreduce.cluster.kubernetes import finding  # a laptop needs no Kubernetes
 
-        return remote.find_job(namespace, job_name, force_kubeconfig=force_kubeconfig)
+        return finding.find_job(namespace, job_name, force_kubeconfig=force_kubeconfig)
     return registry.find_job(job_name, job_dir)
 
 
 def known_jobs(namespace: str = "") -> Sequence[KnownJob]:
     """Every job that left something there, running or not."""
     if namespace:
-        from edl_allreduce.cluster.kubernetes import remote
+        from edl_allreduce.cluster.kubernetes import finding
 
-        return remote.known_jobs(namespace)
+        return finding.known_jobs(namespace)
     return registry.known_jobs()

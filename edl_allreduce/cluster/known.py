@@ -79,6 +79,12 @@ class KnownJob(Protocol):
     def history(self) -> list[EventRecord]:
         """All that happened, as far as anybody keeps it."""
 
+    def resize(self, workers: int | None) -> bool:
+        """Tell whoever decides how many workers it has; False where that is its master.
+
+        None: that one decides alone again.
+        """
+
     def absence(self) -> str:
         """Why there is no master to ask, and where to look."""
 

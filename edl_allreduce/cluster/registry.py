@@ -153,6 +153,9 @@ class LocalJobFiles:
         step, path = found
         return f"A checkpoint of step {step} is in {path}. {orphans} To go on from there:{type_this}"
 
+    def resize(self, workers: int | None) -> bool:
+        return False
+
     def audit_dir(self) -> Path:
         address = self.address()
         given = _spec_of(address).audit_dir if address is not None else ""

@@ -2,6 +2,7 @@
 
 from edl_allreduce.spec.flags import ParsedJob, parse_job, to_argv
 from edl_allreduce.spec.job import (
+    CleanPodPolicy,
     Command,
     ElasticBatch,
     ImagePullPolicy,
@@ -16,6 +17,7 @@ from edl_allreduce.spec.job import (
 )
 
 __all__ = [
+    "CleanPodPolicy",
     "Command",
     "ElasticBatch",
     "ImagePullPolicy",

@@ -33,12 +33,14 @@ class Group(enum.StrEnum):
     OUTPUT = "checkpoints and results"
     LOGGING = "logs and records of what happened"
     CLUSTER = "on Kubernetes (with --image_name)"
+    SHARING = "sharing a cluster with others (with its TrainingJob controller)"
     BY_HAND = "started by hand"
 
 
 EVERYWHERE: Final = frozenset(Command)
 TRAINING: Final = frozenset({Command.TRAIN, Command.MASTER, Command.WORKER})
 PROCESSES: Final = frozenset({Command.MASTER, Command.WORKER})
+SUBMITTING: Final = frozenset({Command.TRAIN, Command.EVALUATE, Command.PREDICT})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

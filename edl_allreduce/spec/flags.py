@@ -283,7 +283,7 @@ def _legacy(legacy: LegacyFlag, text: str, current: Mapping[str, str], notices: 
 
 
 def _convert(field: dataclasses.Field[Any], text: str, notices: list[str]) -> object:
-    kind = _kind(field.name)
+    kind = kind_of(field.name)
     if kind is bool:
         return _boolean(field, text, notices)
     if issubclass(kind, enum.StrEnum):
@@ -298,7 +298,7 @@ def _convert(field: dataclasses.Field[Any], text: str, notices: list[str]) -> ob
 
 
 @functools.cache
-def _kind(name: str) -> type:
+def kind_of(name: str) -> type:
     """The type behind a field; `int | None` counts as int, since a flag that is given has a value."""
     hint = typing.get_type_hints(JobSpec)[name]
     if isinstance(hint, types.UnionType):

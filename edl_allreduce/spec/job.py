@@ -15,10 +15,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from edl_allreduce.spec.declare import PROCESSES, TRAINING, Command, Group, flag
+from edl_allreduce.spec.declare import PROCESSES, SUBMITTING, TRAINING, Command, Group, flag
 from edl_allreduce.spec.typed import TypedFlags
 
 __all__ = [
+    "CleanPodPolicy",
     "Command",
     "ElasticBatch",
     "ImagePullPolicy",
@@ -94,6 +95,15 @@ class RestartPolicy(enum.StrEnum):
     ALWAYS = "Always"
 
 
+class CleanPodPolicy(enum.StrEnum):
+    """Kubeflow's names: which pods of a job that is over are deleted."""
+
+    RUNNING = "Running"
+    """Those that still run; ended ones stay, with their logs."""
+    ALL = "All"
+    NONE = "None"
+
+
 class JobType(enum.StrEnum):
     """What a job does; follows from the data that it was given."""
 
@@ -137,7 +147,7 @@ class JobSpec:
     detach: bool = flag(
         False,
         group=Group.JOB,
-        commands=frozenset({Command.TRAIN, Command.EVALUATE, Command.PREDICT}),
+        commands=SUBMITTING,
         help="Run a local job in the background, in a session of its own: return as soon as its master "
         "listens, and say how to attach to it, follow it and stop it.",
     )
@@ -557,6 +567,72 @@ class JobSpec:
         False, group=Group.CLUSTER, help="Use the kubeconfig file even inside a pod."
     )
     follow: bool = flag(False, group=Group.CLUSTER, help="Stay and show the live table until the job ends.")
+
+    # -- sharing a cluster -------------------------------------------------------------------------------
+    no_controller: bool = flag(
+        False,
+        group=Group.SHARING,
+        commands=SUBMITTING,
+        help="Submit a bare master pod even where the cluster has TrainingJobs. Such a job ends with its "
+        "master's pod, and no autoscaler looks after it.",
+    )
+    max_workers: int = flag(
+        0,
+        group=Group.SHARING,
+        metavar="N",
+        commands=SUBMITTING,
+        minimum=0,
+        help="Most workers that the autoscaler may give; --num_workers then only decides the batch of a "
+        "step. 0: --num_workers.",
+    )
+    weight: float = flag(
+        1.0,
+        group=Group.SHARING,
+        metavar="SHARE",
+        commands=SUBMITTING,
+        minimum=0.01,
+        help="Share of the cluster beside other jobs: one with weight 2 counts twice.",
+    )
+    deadline: str = flag(
+        "",
+        group=Group.SHARING,
+        metavar="TIME",
+        commands=SUBMITTING,
+        help="When the job should be over, as 2030-12-31T08:00:00Z: the autoscaler gives it the fewest "
+        "workers that meet it. Nothing is ended when it passes.",
+    )
+    active_deadline_seconds: int = flag(
+        0,
+        group=Group.SHARING,
+        metavar="SECONDS",
+        commands=SUBMITTING,
+        minimum=0,
+        help="The job is stopped and fails when it has been active for so long. 0: no limit.",
+    )
+    ttl_seconds_after_finished: int | None = flag(
+        None,
+        group=Group.SHARING,
+        metavar="SECONDS",
+        commands=SUBMITTING,
+        minimum=0,
+        help="The TrainingJob is deleted so long after its end, with its pods and their logs. "
+        "Empty: it stays until somebody deletes it.",
+    )
+    clean_pod_policy: CleanPodPolicy = flag(
+        CleanPodPolicy.RUNNING,
+        group=Group.SHARING,
+        commands=SUBMITTING,
+        help="Which pods are deleted when the job is over. Running: those that have not ended; the others "
+        "stay with their logs. All. None.",
+    )
+    queue_name: str = flag(
+        "",
+        group=Group.SHARING,
+        metavar="NAME",
+        commands=SUBMITTING | {Command.MASTER},
+        help="Kueue's queue: the label kueue.x-k8s.io/queue-name of the TrainingJob and of its pods. What a "
+        "queue manages is left alone by the autoscaler.",
+    )
 
     # -- by hand -----------------------------------------------------------------------------------------
     port: int = flag(

@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import PurePosixPath
 from typing import Final
 
+from edl_allreduce.core.trainingjob import moment
 from edl_allreduce.errors import UsageError
 
 # A comma ends a value only where the next variable begins: values may contain commas.
@@ -171,6 +172,21 @@ def parse_pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"not a regular expression: {error}") from error
+
+
+def parse_moment(text: str) -> float:
+    """A moment of --deadline in seconds since 1970, from Kubernetes' form of it."""
+    seconds = moment(text)
+    if seconds is None:
+        raise UsageError(f"{text!r}: expected a date, a time and its zone, as in 2030-12-31T08:00:00Z")
+    return seconds
+
+
+def parse_label_value(text: str) -> str:
+    """The name of --queue_name, which becomes a label of Kubernetes."""
+    if not _LABEL_VALUE.fullmatch(text):
+        raise UsageError(f"{text!r}: expected letters, digits, '-', '_' and '.', at most 63")
+    return text
 
 
 def _put(result: dict[str, str], name: str, value: str) -> None:

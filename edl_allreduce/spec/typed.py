@@ -17,6 +17,8 @@ from edl_allreduce.spec.adaptation import parse_adaptation
 from edl_allreduce.spec.params import (
     parse_class_name,
     parse_envs,
+    parse_label_value,
+    parse_moment,
     parse_node_selector,
     parse_params,
     parse_pattern,
@@ -85,6 +87,9 @@ class TypedFlags:
     envs = TypedFlag("envs", parse_envs)
     populated = TypedFlag("populate_env_names", _if_given(parse_pattern))
     adaptation = TypedFlag("cluster_spec_json", parse_adaptation)
+    # Of a shared cluster.
+    deadline = TypedFlag("deadline", _if_given(parse_moment))
+    queue = TypedFlag("queue_name", parse_label_value)
     # By hand.
     master_addr = TypedFlag("master_addr", _if_given(split_address))
 

@@ -14,9 +14,12 @@ _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 # Pods are called elasticdl-<job>-worker-<id>, which Kubernetes limits to 63 characters: this leaves room for
 # five digits.
-_LONGEST_JOB_NAME: Final = 40
+LONGEST_JOB_NAME: Final = 40
 
 _AUX_PARAMS: Final = frozenset({"disable_relaunch"})
+
+ON_CLUSTERS: Final = (Group.CLUSTER, Group.SHARING)
+"""Flags that mean something on Kubernetes only."""
 
 
 def problems(command: Command, spec: JobSpec, *, unreadable: frozenset[str]) -> list[str]:
@@ -37,7 +40,7 @@ def notices(command: Command, spec: JobSpec, given: frozenset[str]) -> list[str]
         found.append("--evaluation_steps has no effect without --validation_data: on which records?")
     if not spec.image_name and command in (Command.TRAIN, Command.EVALUATE, Command.PREDICT):
         fields = JobSpec.__dataclass_fields__
-        idle = [name for name in fields if name in given and flag_of(fields[name]).group is Group.CLUSTER]
+        idle = [name for name in fields if name in given and flag_of(fields[name]).group in ON_CLUSTERS]
         if idle:
             names = ", ".join(f"--{name}" for name in idle)
             found.append(f"Without --image_name the job runs on this machine; not used: {names}.")
@@ -70,10 +73,10 @@ def _names(command: Command, spec: JobSpec) -> Iterator[Problem]:
             f"--job_name={name}: pods are named after the job, so only lower-case letters, digits and '-' "
             f"are allowed, with a letter or digit at both ends{hint}.",
         )
-    elif len(name) > _LONGEST_JOB_NAME:
+    elif len(name) > LONGEST_JOB_NAME:
         yield (
             ("job_name",),
-            f"--job_name={name}: has {len(name)} characters, at most {_LONGEST_JOB_NAME} fit into the names "
+            f"--job_name={name}: has {len(name)} characters, at most {LONGEST_JOB_NAME} fit into the names "
             "of pods.",
         )
     if not _DNS_LABEL.fullmatch(spec.namespace):
@@ -93,6 +96,12 @@ def _numbers(command: Command, spec: JobSpec) -> Iterator[Problem]:
             ("min_workers", "num_workers"),
             f"--min_workers={spec.min_workers} is more than --num_workers={spec.num_workers}: "
             "the job would wait for workers that nobody starts.",
+        )
+    if 0 < spec.max_workers < spec.num_workers:
+        yield (
+            ("max_workers", "num_workers"),
+            f"--max_workers={spec.max_workers} is less than --num_workers={spec.num_workers}, "
+            "which is wanted.",
         )
     if spec.port > 65535:
         yield ("port",), f"--port={spec.port}: must be at most 65535."

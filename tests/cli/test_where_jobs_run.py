@@ -11,7 +11,7 @@ import edl_allreduce
 from edl_allreduce.cluster import choose, registry
 from edl_allreduce.cluster.base import Site
 from edl_allreduce.cluster.choose import Where, cluster_of, where
-from edl_allreduce.cluster.kubernetes import remote
+from edl_allreduce.cluster.kubernetes import finding
 from edl_allreduce.cluster.manual import ManualCluster
 from edl_allreduce.spec import Command, JobSpec, Strategy
 
@@ -42,7 +42,7 @@ def test_a_master_on_this_machine_gets_the_cluster_that_was_chosen(tmp_path):
 
 
 def test_a_namespace_means_kubernetes_and_anything_else_this_machine(monkeypatch):
-    monkeypatch.setattr(remote, "find_job", lambda namespace, name, **_: ("pods", namespace, name))
+    monkeypatch.setattr(finding, "find_job", lambda namespace, name, **_: ("pods", namespace, name))
     monkeypatch.setattr(registry, "find_job", lambda name, directory: ("files", name, directory))
     assert choose.find_job("digits", "", "team") == ("pods", "team", "digits")
     assert choose.find_job("digits", "d") == ("files", "digits", "d")

@@ -40,11 +40,14 @@ texts = {
     "populate_env_names": st.sampled_from(["", "TF_.*"]),
     "cluster_spec": st.just(""),
     "cluster_spec_json": st.sampled_from(["", '{"pod_spec": {"labels": {"a": "b"}}}']),
+    "deadline": st.sampled_from(["", "2030-12-31T08:00:00Z"]),
+    "queue_name": st.sampled_from(["", "team-a"]),
     "master_addr": st.sampled_from(["", "localhost:50001", "[::1]:1"]),
 }
 numbers = {
     "num_workers": st.integers(4, 100),
     "min_workers": st.integers(1, 4),
+    "max_workers": st.integers(100, 200),
     "port": st.integers(0, 65535),
 }
 

@@ -9,6 +9,8 @@ from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.errors import ApiRefused, ClusterError
 from edl_allreduce.spec import JobSpec
+from edl_allreduce.spec.resource import GROUP, PLURAL
+from edl_allreduce.spec.resource import path as resource_path
 from edl_allreduce.spec.resources import amount
 from edl_allreduce.spec.volumes import Claim
 
@@ -27,12 +29,13 @@ class ReadingApi(Protocol):
     def may(self, namespace: str, verb: str, resource: str) -> bool: ...
 
 
-def check(api: ReadingApi, spec: JobSpec) -> None:
-    """Raise one error that lists every problem."""
+def check(api: ReadingApi, spec: JobSpec, *, managed: bool = False) -> None:
+    """Raise one error that lists every problem. `managed`: a controller makes the job's objects."""
     api.get("/version")  # nobody there: the error says so, and nothing else can be asked
     problems = [
         *_namespace(api, spec),
-        *_rights(api, spec),
+        *_rights(api, spec, managed),
+        *(_resource_name(api, spec) if managed else ()),
         *_name(api, spec),
         *_classes(api, spec),
         *_claims(api, spec),
@@ -64,10 +67,10 @@ def _namespace(api: ReadingApi, spec: JobSpec) -> list[str]:
     ]
 
 
-def _rights(api: ReadingApi, spec: JobSpec) -> list[str]:
+def _rights(api: ReadingApi, spec: JobSpec, managed: bool) -> list[str]:
     """Of the user, to submit; and of the master's account, as far as the user may ask for it."""
-    needed = [("create", "pods"), ("create", "secrets"), ("create", "services")]
-    lacking = [f"{verb} {kind}" for verb, kind in needed if not api.may(spec.namespace, verb, kind)]
+    kinds = [f"{GROUP}/{PLURAL}"] if managed else ["pods", "secrets", "services"]
+    lacking = [f"create {kind}" for kind in kinds if not api.may(spec.namespace, "create", kind)]
     problems = []
     if lacking:
         problems.append(
@@ -103,6 +106,15 @@ def _account_may(api: ReadingApi, namespace: str, account: str, verb: str) -> bo
     except ApiRefused:
         return True  # this user may not ask; the master will tell
     return bool(answer.get("status", {}).get("allowed"))
+
+
+def _resource_name(api: ReadingApi, spec: JobSpec) -> list[str]:
+    if not _exists(api, resource_path(spec.namespace, spec.job_name)):
+        return []
+    return [
+        f"there is a TrainingJob {spec.job_name}. Remove it with its pods and logs: "
+        f"kubectl delete -n {spec.namespace} tj {spec.job_name} (or choose another --job_name)."
+    ]
 
 
 def _name(api: ReadingApi, spec: JobSpec) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from edl_allreduce import clock
+from edl_allreduce import clock, contract
 from edl_allreduce.cluster.known import Address, event_line, read_event
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
@@ -29,7 +29,6 @@ from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ApiRefused, ClusterError, MasterUnreachable, UsageError
 from edl_allreduce.reading import UNDECODABLE
 from edl_allreduce.spec.job import DOCUMENTED_PORT
-from edl_allreduce.spec.words import did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +118,9 @@ class ClusterJob:
         """Not known: the list of jobs does not show it for pods."""
         return 0.0
 
+    def resize(self, workers: int | None) -> bool:
+        return False
+
     def audit_dir(self) -> Path:
         raise UsageError("name the directory of a job on Kubernetes: mount its volume, then --audit_dir=DIR.")
 
@@ -148,7 +150,7 @@ class ClusterJob:
         return self._address
 
     def _open(self) -> Address:
-        path = names.path("secrets", self.namespace, names.secret_name(self.name))
+        path = names.path("secrets", self.namespace, self._secret())
         try:
             data = self.api.get(path)["data"]
         except ApiRefused as error:
@@ -166,6 +168,13 @@ class ClusterJob:
             started=0.0,
             certificate=certificate,
         )
+
+    def _secret(self) -> str:
+        """As the master's pod names it: that of a TrainingJob is the job's own, not that of its name."""
+        pod = self.pod()
+        environment = pod["spec"]["containers"][0].get("env") or [] if pod is not None else []
+        named = (one.get("value", "") for one in environment if one["name"] == contract.JOB_SECRET)
+        return next(named, "") or names.secret_name(self.name)
 
     def _port(self) -> int:
         pod = self.pod()
@@ -299,39 +308,6 @@ class ClusterJob:
             return True
 
 
-def find_job(namespace: str, job_name: str, *, force_kubeconfig: bool = False) -> ClusterJob:
-    """The job of this name; without one the only one that runs."""
-    api = Api.connect(force_kubeconfig=force_kubeconfig)
-    known = _known(api, namespace)
-    if not job_name:
-        running = [job for job in known if job.phase() not in ENDED]
-        if len(running) == 1:
-            return running[0]
-        raise UsageError(
-            f"--job_name is missing, and {len(running) or 'no'} jobs run in namespace {namespace}. "
-            f"{_listed(known)}"
-        )
-    for job in known:
-        if job.name == job_name:
-            return job
-    guess = did_you_mean(job_name, [job.name for job in known])
-    raise UsageError(f"there is no job {job_name} in namespace {namespace}.{guess} {_listed(known)}")
-
-
-def known_jobs(namespace: str) -> list[ClusterJob]:
-    """All whose master's pod is there."""
-    return _known(Api.connect(), namespace)
-
-
-def _known(api: Api, namespace: str) -> list[ClusterJob]:
-    chosen = f"app=elasticdl,{names.TYPE_LABEL}={Replica.MASTER.value}"
-    pods = api.get(names.path("pods", namespace), labelSelector=chosen).get("items") or []
-    return [
-        ClusterJob(api, namespace, pod["metadata"]["labels"][names.JOB_LABEL], pod, clock.now())
-        for pod in pods
-    ]
-
-
 def _until_silent(lines: queue.SimpleQueue[tuple[str, str]], seconds: float) -> Iterator[tuple[str, str]]:
     """What comes within so many seconds, and whatever is there then."""
     deadline = clock.now() + seconds
@@ -341,9 +317,3 @@ def _until_silent(lines: queue.SimpleQueue[tuple[str, str]], seconds: float) -> 
             yield lines.get(timeout=left) if left > 0 else lines.get_nowait()
         except queue.Empty:
             return
-
-
-def _listed(jobs: list[ClusterJob]) -> str:
-    if not jobs:
-        return "No job is there; `elasticdl train --image_name=…` submits one."
-    return f"Jobs: {', '.join(f'{job.name} ({job.phase()})' for job in jobs)}."

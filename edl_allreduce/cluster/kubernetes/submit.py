@@ -1,15 +1,20 @@
-"""`elasticdl train --image_name=…`: check, plan the objects, send them; or write the plan to a file."""
+"""`elasticdl train --image_name=…`: check, plan the objects, send them; or write the plan to a file.
+
+Where the cluster has TrainingJobs the plan is one of them, and the controller makes the rest; elsewhere it is
+the master's pod with what belongs to it.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from edl_allreduce import clock
 from edl_allreduce.cluster.base import DryRun
-from edl_allreduce.cluster.kubernetes import names, preflight
+from edl_allreduce.cluster.kubernetes import names, preflight, training_jobs
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.cluster_spec_file import adapted_by_file
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
@@ -17,6 +22,8 @@ from edl_allreduce.cluster.kubernetes.manifests import adopting, job_objects, ow
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.errors import ApiRefused, ClusterError
 from edl_allreduce.spec import JobSpec
+from edl_allreduce.spec.resource import path as resource_path
+from edl_allreduce.spec.resource import to_object
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +34,11 @@ GONE_SECONDS = 10.0
 """How long an object that is being deleted may keep its name."""
 POLL_SECONDS = 0.2
 """Between two looks whether it is gone."""
+OF_TRAINING_JOBS = (
+    "max_workers", "weight", "deadline", "active_deadline_seconds", "ttl_seconds_after_finished",
+    "clean_pod_policy", "queue_name",
+)  # fmt: skip
+"""Flags that a controller reads, and nobody else."""
 
 
 class SubmittingApi(Protocol):
@@ -44,16 +56,42 @@ def submit(spec: JobSpec) -> int:
     if spec.yaml:
         return _write(spec)
     api = Api.connect(force_kubeconfig=spec.force_use_kube_config_file)
-    preflight.check(api, spec)
-    send(api, spec, plan(spec, restart_killed=_knows_rules(api)))
+    why_bare = bare(spec, lambda: training_jobs.installed(api))
+    preflight.check(api, spec, managed=not why_bare)
+    if why_bare:
+        send(api, spec, plan(spec, restart_killed=_knows_rules(api)))
+        print(f"Submitted: pod {names.master_name(spec.job_name)} in namespace {spec.namespace}.")
+        print(f"{why_bare} The job ends when its master's pod is deleted.{_idle(spec)}")
+        look = f"kubectl get pods -n {spec.namespace} -l {names.selector(spec.job_name)}"
+    else:
+        api.create(resource_path(spec.namespace), to_object(spec), fieldValidation="Strict")
+        print(f"Submitted: TrainingJob {spec.job_name} in namespace {spec.namespace}.")
+        print("The cluster's controller starts it, and keeps it when its master is lost.")
+        look = f"kubectl get tj -n {spec.namespace} {spec.job_name} -o wide"
     flags = f"--job_name={spec.job_name} --namespace={spec.namespace}"
-    print(f"Submitted: pod {names.master_name(spec.job_name)} in namespace {spec.namespace}.")
     print(
         f"  elasticdl top {flags}       watch it train\n"
-        f"  kubectl get pods -n {spec.namespace} -l {names.selector(spec.job_name)}\n"
+        f"  {look}\n"
         f"  elasticdl stop {flags}      stop it at a step boundary"
     )
     return 0
+
+
+def bare(spec: JobSpec, installed: Callable[[], bool]) -> str:
+    """Why the job is submitted without a TrainingJob; empty when it is not."""
+    if spec.no_controller:
+        return "Without a controller, as --no_controller says."
+    if spec.cluster_spec:
+        return "Without a controller: --cluster_spec is Python code, which must run here."
+    if not installed():
+        return "Without a controller: this cluster has no TrainingJobs (manifests/crd)."
+    return ""
+
+
+def _idle(spec: JobSpec) -> str:
+    default = JobSpec()
+    idle = [f"--{name}" for name in OF_TRAINING_JOBS if getattr(spec, name) != getattr(default, name)]
+    return f" Not used without one: {', '.join(idle)}." if idle else ""
 
 
 def plan(spec: JobSpec, *, restart_killed: bool) -> DryRun:
@@ -121,8 +159,11 @@ def _knows_rules(api: Api) -> bool:
 
 
 def _write(spec: JobSpec) -> int:
-    rules, why = _rules_of_the_cluster(spec)
-    text = _text(spec, plan(spec, restart_killed=rules), why)
+    if bare(spec, lambda: _has_training_jobs(spec)):
+        rules, why = _rules_of_the_cluster(spec)
+        text = _text(spec, plan(spec, restart_killed=rules), why)
+    else:
+        text = _resource_text(spec)
     if spec.yaml == "-":
         sys.stdout.write(text)
         return 0
@@ -147,8 +188,26 @@ def _rules_of_the_cluster(spec: JobSpec) -> tuple[bool, str]:
     return False, f"A master that is killed is not started again: the cluster that was asked is not {newer}."
 
 
-def _text(spec: JobSpec, planned: DryRun, why: str) -> str:
+def _has_training_jobs(spec: JobSpec) -> bool:
+    try:
+        return training_jobs.installed(Api.connect(force_kubeconfig=spec.force_use_kube_config_file))
+    except ClusterError:
+        return False
+
+
+def _resource_text(spec: JobSpec) -> str:
     import yaml  # type: ignore[import-untyped]  # comes with the kubernetes client
+
+    header = (
+        f"# Job {spec.job_name}, written by elasticdl for a cluster with TrainingJobs.\n"
+        f"# Start: kubectl apply -f {spec.yaml}\n"
+        f"# Remove: kubectl delete -f {spec.yaml}\n"
+    )
+    return header + str(yaml.safe_dump(to_object(spec), sort_keys=False))
+
+
+def _text(spec: JobSpec, planned: DryRun, why: str) -> str:
+    import yaml  # comes with the kubernetes client
 
     pod, *rest = map(dict, planned.objects)
     header = (

@@ -1,0 +1,39 @@
+"""A control plane that knows TrainingJobs, while the tests of one file run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_allreduce.spec.resource import CRD_NAME
+from kubelab import eventually
+from kubelab.api import condition
+from kubelab.errors import ApiError
+
+FILE = Path(__file__).resolve().parents[2] / "manifests" / "crd" / "trainingjob.yaml"
+PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"
+
+
+@pytest.fixture(scope="module")
+def training_jobs(_hollow_cluster) -> Iterator[None]:
+    """Gone again at the end: where it is installed `elasticdl train` submits TrainingJobs."""
+    cluster = _hollow_cluster
+    cluster.kubectl("apply", "--server-side", "--validate=strict", "-f", str(FILE))
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=60s")
+    eventually(lambda: _served(cluster), "TrainingJobs are served", 60)
+    yield
+    cluster.api.delete(PATH)
+    eventually(lambda: not _served(cluster), "TrainingJobs are gone", 60)
+
+
+def _served(cluster) -> bool:
+    try:
+        cluster.api.get("/apis/elasticdl.org/v1/trainingjobs")
+        accepted = condition(cluster.api.get(PATH)["status"]["conditions"], "NonStructuralSchema")
+        assert accepted is None, accepted
+    except ApiError as error:
+        assert error.status in (404, 503), error
+        return False
+    return True
