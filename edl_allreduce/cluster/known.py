@@ -29,6 +29,8 @@ class Address(msgspec.Struct, frozen=True):
     """Of the job, as its workers read them; relative paths count from `cwd`."""
     certificate: str = ""
     """With one the master speaks TLS (jobs on Kubernetes)."""
+    page: str = ""
+    """Host and port of the job's page; empty without one."""
     mark: str = ""
     """In the environment of all workers that this master started, and of nobody else."""
 
