@@ -1,16 +1,17 @@
 """Where the time of a job went: every second of its wall time is in exactly one bucket.
 
-A worker knows best what it does, so it keeps a ledger: seconds by bucket, which only grow (`worker/loop/ledger.py`).
-The ledger rides in its heartbeats. The master's account, this module, takes the time between two heartbeats and splits
-it as the ledger grew meanwhile. So the parts add up to the wall time by construction, whatever the clocks say:
+A worker knows best what it does, so it keeps a ledger: seconds by bucket, which only grow
+(`worker/loop/ledger.py`). The ledger rides in its heartbeats. The master's account, this module, takes the
+time between two heartbeats and splits it as the ledger grew meanwhile. So the parts add up to the wall time
+by construction, whatever the clocks say:
 
     of wall time       the witness splits it: the first member of the ring that holds the model. Where nobody
                        holds it, the master knows what the job waits for.
     of worker seconds  each worker splits its own life, from launch to end; places that are wanted and that
                        nobody fills are `capacity_missing`.
 
-Seconds after the last heartbeat are not accounted yet, so a report is at most a heartbeat old, or a step where
-steps are longer. All of it only grows. docs/goodput.md has the definitions, beside those of others.
+Seconds after the last heartbeat are not accounted yet, so a report is at most a heartbeat old, or a step
+where steps are longer. All of it only grows. docs/goodput.md has the definitions, beside those of others.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
+
+from edl_allreduce.core.progress import duration
 
 
 class Bucket(StrEnum):
@@ -31,7 +34,8 @@ class Bucket(StrEnum):
     STARTUP = "program_startup"
     """Imports, the model, the trace of its step, the data: from hello to ready."""
     PREP = "training_prep"
-    """A worker's way into its first ring: connections, the state of the others, what its first step took longer."""
+    """A worker's way into its first ring: connections, the state of the others, a first step that takes
+    longer."""
     WAITING = "waiting_for_workers"
     """Ready, but there is no plan yet."""
     NOTICE = "reform_notice"
@@ -92,6 +96,9 @@ REFORM: Final = (Bucket.NOTICE, Bucket.PLAN, Bucket.JOIN, Bucket.SYNC, Bucket.FI
 SHOWN_WORKERS: Final = 256
 """Of a report; those that are gone longest are left out of the list first, never out of the sums."""
 
+SHOWN_LOSSES: Final = 3
+"""Of a line."""
+
 Seconds = Mapping[str, float]
 """By the name of a bucket; what is missing is 0."""
 
@@ -112,7 +119,7 @@ class ReformCause(StrEnum):
 
 
 def reform_cause(before: tuple[int, ...], after: tuple[int, ...], *, abort: bool) -> ReformCause:
-    """From two plans. A ring that loses somebody and takes others in at the same time re-formed for the loss."""
+    """From two plans. A ring that loses somebody and takes others in at once re-formed for the loss."""
     if not before:
         return ReformCause.FIRST
     if set(before) - set(after):
@@ -143,8 +150,8 @@ class WorkerGoodput:
 class GoodputReport:
     """Where the time of a job went so far, in seconds by the name of a bucket (`Bucket`, `TITLES`).
 
-    `seconds` adds up to `wall`, and `worker_seconds` to `worker_wall`: the wanted workers times the wall time, and
-    more while there are more than wanted.
+    `seconds` adds up to `wall`, and `worker_seconds` to `worker_wall`: the wanted workers times the wall
+    time, and more while there are more than wanted.
     """
 
     wall: float = 0.0
@@ -169,6 +176,16 @@ class GoodputReport:
         """What cost wall time, the most expensive first."""
         parts = [(bucket, self.seconds.get(bucket, 0.0)) for bucket in Bucket if bucket is not Bucket.STEP]
         return sorted(((b, s) for b, s in parts if s > 0), key=lambda part: -part[1])
+
+
+def words(report: GoodputReport) -> str:
+    """In a line: how much of the time was productive, and what cost most of the rest."""
+    if report.wall <= 0:
+        return "no time was accounted"
+    lost = [f"{TITLES[bucket]} {duration(seconds)}" for bucket, seconds in report.lost()[:SHOWN_LOSSES]]
+    of_workers = f", {100 * report.worker_share:.0f} % of worker seconds" if report.worker_wall else ""
+    rest = f"; lost: {', '.join(lost)}" if lost else ""
+    return f"goodput {100 * report.share:.0f} % of {duration(report.wall)}{of_workers}{rest}"
 
 
 def _share(seconds: Seconds, whole: float) -> float:
@@ -231,8 +248,8 @@ def launched(account: Account, worker_id: int, now: float) -> Account:
 
 
 def connected(account: Account, worker_id: int, now: float, *, taken_over: bool = False) -> Account:
-    """It said hello. What was before is its launch, unless it was here and only comes back, or was started by an
-    earlier master."""
+    """It said hello. What was before is its launch, unless it was here and only comes back, or was started by
+    an earlier master."""
     account = launched(account, worker_id, now)
     life = account.lives[worker_id]
     if life.ledger is not None or life.gone:
@@ -292,6 +309,14 @@ def gone(account: Account, worker_id: int, now: float) -> Account:
     return _bury(account)
 
 
+def end(account: Account, now: float) -> Account:
+    """The job is over: what was not heard of yet belongs to its end."""
+    account = waits(account, Bucket.FINISHING, now)
+    for worker_id in account.lives:
+        account = works(account, worker_id, Bucket.FINISHING, now)
+    return account
+
+
 def _bury(account: Account) -> Account:
     """A job that loses workers for weeks does not keep each of them."""
     dead = sorted(i for i, life in account.lives.items() if life.gone)
@@ -338,7 +363,7 @@ def _spend(life: _Life, parts: Seconds, now: float, ledger: Seconds) -> _Life:
 
 def _split(account: Account, parts: Seconds, now: float, cause: ReformCause | None) -> Account:
     spent = _scaled(parts, now - account.at)
-    reforms, pause = account.reforms, {name: spent[name] for name in REFORM if spent.get(name)}
+    reforms, pause = account.reforms, {str(b): spent[b] for b in REFORM if spent.get(b)}
     if cause is not None and pause:
         reforms = {**reforms, cause: _added(reforms.get(cause, {}), pause)}
     return replace(account, at=max(now, account.at), seconds=_added(account.seconds, spent), reforms=reforms)

@@ -27,8 +27,7 @@ class WorkerStatus:
     name: str = ""
     """What the cluster calls it: the name of its pod."""
     compute_seconds: float = 0.0
-    """Median of the recent steps: from the end of a step to the moment when this worker is ready to sum. 0: not
-    known."""
+    """Median of the recent steps: its own part of one, before it meets the others. 0: not known."""
     best_rank_score: float = 1.0
     """How quick it is beside the quickest member of its ring: 1 as quick, 0.5 takes twice as long."""
     own_best_score: float = 1.0
@@ -123,7 +122,7 @@ class JobStatus:
     length: Length | None = None
     """Of a training, once a worker opened its data."""
     tally: Tally = Tally()
-    goodput: GoodputReport = GoodputReport()
+    goodput: GoodputReport = field(default_factory=GoodputReport)
     """Where the time went, since this master took the job over."""
     checkpoint: CheckpointStatus | None = None
     audit: str = ""

@@ -19,7 +19,7 @@ class _Page:
 
 
 class Ledger:
-    """Written by the training thread, read by the one that sends heartbeats: a page is replaced as a whole."""
+    """Written by the training thread, read by whoever sends heartbeats: a page is replaced as a whole."""
 
     def __init__(self) -> None:
         self._page = _Page(clock.now(), {}, Bucket.STARTUP)
