@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edl_allreduce.core import events, protocol, relaunch
 from edl_allreduce.core.causes import FREE, Cause
-from edl_allreduce.core.job import finishing, queue, ring
+from edl_allreduce.core.job import finishing, queue, ring, timing
 from edl_allreduce.core.job.inbox import (
     Adopt,
     Ended,
@@ -107,6 +107,7 @@ def reconcile(turn: Turn) -> None:
         worker_id = turn.state.keeping.next_id
         turn.keeping(next_id=worker_id + 1)
         turn.change(slots={**turn.state.slots, worker_id: Slot(turn.now)})
+        timing.launched(turn, worker_id)
         tell_of_start(turn, worker_id, events.WorkerLaunched(worker_id))
         turn.do(Launch(worker_id))
 
@@ -156,6 +157,8 @@ def adopt(turn: Turn, found: Adopt) -> None:
     slots = {i: Slot(turn.now, accepted=i in running, proved=i in running) for i in found.living}
     next_id = max(turn.state.keeping.next_id, found.next_id)
     turn.change(slots={**turn.state.slots, **slots}, wanted=found.wanted)
+    for worker_id in found.living:
+        timing.launched(turn, worker_id)
     turn.keeping(next_id=next_id, launches_left=max(0, found.wanted - next_id))
     work(turn, membership.Wanted(found.wanted))
     work(turn, membership.Unheard(running))

@@ -10,7 +10,7 @@ from edl_allreduce.core import events, health, protocol
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.job import finishing, keeping, queue, ring
+from edl_allreduce.core.job import finishing, keeping, queue, ring, timing
 from edl_allreduce.core.job.inbox import (
     Adopt,
     Connected,
@@ -66,8 +66,10 @@ def _take(turn: Turn, event: Event) -> None:
         case HungUp(uid, link):
             _hung_up(turn, uid, link)
         case Ended():
+            timing.ended(turn, event.worker_id)
             keeping.ended(turn, event)
         case LaunchFailed():
+            timing.ended(turn, event.worker_id)
             keeping.launch_failed(turn, event)
         case LogRead():
             keeping.log_read(turn, event)
@@ -136,6 +138,7 @@ def _connected(turn: Turn, event: Connected) -> None:
     turn.send(uid, protocol.Welcome())
     if before is not None:  # it is back before the end of its last connection was noticed
         turn.do(HangUp(before.link))
+    timing.connected(turn, hello)
     turn.slot(worker_id, uid=uid)
     turn.keeping(next_id=max(turn.state.keeping.next_id, worker_id + 1))
     keeping.tell_of_start(turn, worker_id, events.WorkerConnected(worker_id, hello.seat.host))
@@ -253,6 +256,7 @@ def _anomaly(turn: Turn, peer: Peer, message: protocol.FromWorker) -> None:
 def _pulse(turn: Turn, uid: str, peer: Peer, message: protocol.Pulse) -> None:
     pulse = peer.pulse.beat(message.activity, message.step, turn.now, message.done)
     turn.peer(uid, pulse=pulse, last=message)
+    timing.heard(turn, peer.worker_id, message)
     if not isinstance(turn.state.work, Ring):
         return
     if message.generation:  # 0: in no ring
@@ -405,6 +409,7 @@ def _tick(turn: Turn) -> None:
     finishing.watch(turn)
     ring.tell_waiting(turn)
     keeping.reconcile(turn)
+    timing.tick(turn)
 
 
 def _judge(turn: Turn) -> None:

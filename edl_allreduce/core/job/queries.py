@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edl_allreduce.core import goodput
 from edl_allreduce.core.job import keeping, ring
 from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.job.machine import usual_step
@@ -62,6 +63,7 @@ def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerF
         position=place.position,
         length=seen.length,
         tally=tally,
+        goodput=goodput.report(state.goodput),
         checkpoint=CheckpointStatus(last.step, last.path, wall - (now - last.at)) if last else None,
     )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edl_allreduce.core import health, protocol
+from edl_allreduce.core import goodput, health, protocol
 from edl_allreduce.core.account import Account
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import Course
 from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.goodput import ReformCause
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.progress import Length, Place, Stopwatch
@@ -105,6 +106,10 @@ class Ring:
     members: membership.State
     reasons: Mapping[int, str] = field(default_factory=dict)
     """Why each generation was planned."""
+    seated: tuple[int, ...] = ()
+    """The workers of the last plan, in rank order."""
+    cause: ReformCause = ReformCause.FIRST
+    """Why that one was made, for people who count."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,8 @@ class Progress:
     """The newest generation that somebody joined."""
     set_back: int = 0
     """Steps that had to be made again because the model was lost."""
+    redo_until: int = 0
+    """Steps up to this one were made before."""
     reforms: tuple[protocol.Reformed, ...] = ()
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """By the step of the evaluation."""
@@ -211,6 +218,8 @@ class JobState:
     """What all train, once somebody was ready."""
     keeping: Keeping = Keeping()
     progress: Progress = Progress()
+    goodput: goodput.Account = field(default_factory=lambda: goodput.begin(0.0))
+    """Where the time went."""
     account: Account = field(default_factory=Account)
     """What workers warned of; several of them see the same files."""
     checkpoint: Checkpoint | None = None
@@ -241,6 +250,7 @@ def begin(options: JobOptions, now: float) -> JobState:
         wanted=options.num_workers,
         began=now,
         account=Account(options.max_bad_records),
+        goodput=goodput.begin(now),
         keeping=Keeping(launches_left=options.num_workers),
     )
 
