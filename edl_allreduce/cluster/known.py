@@ -84,6 +84,12 @@ class KnownJob(Protocol):
     def absence(self) -> str:
         """Why there is no master to ask, and where to look."""
 
+    def page(self) -> str:
+        """Host and port at which this machine reaches the page of a job that runs; empty without one."""
+
+    def report(self) -> bytes:
+        """What its page showed last, as JSON, of a job that is over; empty where nobody kept it."""
+
     def audit_dir(self) -> Path:
         """Where its workers wrote down which records they used; raises UsageError where nobody can tell."""
 

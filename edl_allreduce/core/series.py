@@ -29,8 +29,10 @@ class Sample(NamedTuple):
 
 def sample(status: JobStatus, wall: float) -> Sample:
     """Of the job as it is now."""
-    ring = sum(worker.rank >= 0 for worker in status.workers)
-    return Sample(wall, status.step, status.loss, status.records_per_second, ring, status.wanted, 0.0, 0.0)
+    ring = [worker for worker in status.workers if worker.rank >= 0]
+    own = [worker.compute_seconds for worker in ring if worker.compute_seconds > 0] or [0.0]
+    speed = status.records_per_second
+    return Sample(wall, status.step, status.loss, speed, len(ring), status.wanted, min(own), max(own))
 
 
 class Series:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from edl_allreduce.core import events
+from edl_allreduce.core.goodput import ReformCause, reform_cause
 from edl_allreduce.core.status import EventRecord
 
 
@@ -29,18 +30,6 @@ class Doing(StrEnum):
     """Was in a ring, and waits for the first step of the next one."""
     LEAVING = "leaving"
     """Was asked to leave, and makes its last steps."""
-
-
-class Cause(StrEnum):
-    """Why the ring re-formed: what is different about its members."""
-
-    LOST = "loss"
-    """Somebody who was not asked to leave is missing."""
-    LEFT = "drain"
-    """Somebody was asked to leave, and left."""
-    JOINED = "growth"
-    AGAIN = "retry"
-    """The same members, once more: a ring that broke or did not form."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +77,7 @@ class Pause:
 
     generation: int
     planned: float
-    cause: Cause
+    cause: ReformCause
     reason: str
     size: int
     """Of the new ring."""
@@ -131,7 +120,6 @@ class Timeline:
     _open: dict[int, Span] = field(default_factory=dict)
     """What each living worker does now."""
     _plan: events.RingPlanned | None = None
-    _drained: set[int] = field(default_factory=set)
     _serial: int = 0
 
     def since(self, serial: int) -> Changes:
@@ -165,7 +153,6 @@ class Timeline:
             case events.WorkerReady(worker_id):
                 self._turn(worker_id, Doing.READY, now, only=Doing.STARTING)
             case events.WorkerDrains(worker_id):
-                self._drained.add(worker_id)
                 self._turn(worker_id, Doing.LEAVING, now)
             case events.WorkerEvicted(worker_id, cause, reason):
                 self._gone(worker_id, now, f"evicted ({cause}): {reason}")
@@ -219,7 +206,7 @@ class Timeline:
         if before is not None and survivors:
             came = tuple(i for i in plan.workers if i not in before.workers)
             went = tuple(i for i in before.workers if i not in plan.workers)
-            cause = self._cause(came, went)
+            cause = reform_cause(before.workers, plan.workers, abort=plan.abort)
             pause = Pause(plan.generation, now, cause, plan.reason, len(plan.workers), came, went)
             self._keep(("pause", plan.generation), pause)
         for worker_id in plan.workers:
@@ -227,11 +214,6 @@ class Timeline:
                 self._turn(worker_id, Doing.TRAINING, now, only=Doing.READY)
             elif plan.abort:
                 self._turn(worker_id, Doing.PAUSED, now, only=Doing.TRAINING)
-
-    def _cause(self, came: tuple[int, ...], went: tuple[int, ...]) -> Cause:
-        if went:
-            return Cause.LEFT if self._drained.issuperset(went) else Cause.LOST
-        return Cause.JOINED if came else Cause.AGAIN
 
     def _reformed(self, told: events.RingReformed, now: float) -> None:
         self._paused(told.worker_id, now - told.pause, now)

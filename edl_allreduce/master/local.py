@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from edl_allreduce import clock, logs, outside
+from edl_allreduce import clock, files, logs, outside
 from edl_allreduce.cluster.base import Cluster, Found, Site
 from edl_allreduce.cluster.choose import cluster_of
 from edl_allreduce.cluster.known import Address
@@ -35,7 +35,8 @@ from edl_allreduce.master.display import Display, can_draw
 from edl_allreduce.master.history import History
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
-from edl_allreduce.master.web.feed import Feed
+from edl_allreduce.master.web.bundle import report_page
+from edl_allreduce.master.web.feed import Feed, encode
 from edl_allreduce.master.web.guard import page_token, page_url
 from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.rpc.server import MasterServer
@@ -145,7 +146,7 @@ class LocalJob:
         cluster = self._cluster()
 
         known = self._files.events() if self._earlier is not None else []
-        self.feed = Feed(lambda: self._described(self.job.status()), history=known, about=self._about)
+        self.feed = Feed(self._seen, history=known, about=self._about)
 
         def on_event(event: EventRecord) -> None:
             self._keep(lambda: history.write(event))
@@ -163,6 +164,7 @@ class LocalJob:
             raise UsageError(f"{error} Choose another with --port.") from error
         page = PageServer(self.feed, self._answer, page_token(self.token))
         self.page = await self._open_page(page)
+        self.feed.start()
         self._register()
         self._name_page()
         loop = asyncio.get_running_loop()
@@ -180,6 +182,7 @@ class LocalJob:
             self.final = dataclasses.replace(self._described(self.job.status()), audit=verdict)
             self._keep(lambda: self._files.write_result(self.final))
             await page.stop()
+            self._keep(self._write_report)
             await server.stop(1.0)
 
     async def _open_page(self, page: PageServer) -> str:
@@ -207,6 +210,17 @@ class LocalJob:
                 f"The job's page: http://{self.page}; `elasticdl dashboard {self._files.named}` opens it",
                 flush=True,
             )
+
+    def _seen(self) -> JobStatus:
+        return self.final if self.job.over and hasattr(self, "final") else self._described(self.job.status())
+
+    def _write_report(self) -> None:
+        """Next to the job's other files, and where the user wants it."""
+        data = encode(self.feed.update())
+        page = report_page(data)
+        self._files.write_report(data, page)
+        if self.spec.report:
+            files.write(Path(self.spec.report), page.encode())
 
     def _about(self) -> dict[str, str]:
         """What all workers have in common, as far as it says something to people."""

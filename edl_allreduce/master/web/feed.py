@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import platform
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ from edl_allreduce.clock import SYSTEM, Clock
 from edl_allreduce.core.series import Sample, Series, sample
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.core.timeline import Lane, Pause, RingSize, Span, Timeline
+from edl_allreduce.spec.params import parse_envs
 from edl_allreduce.version import __version__
 
 MOST_EVENTS: Final = 20_000
@@ -124,11 +124,11 @@ class Feed:
 
     def update(self, since: int = 0, sampled: float = 0.0) -> Update:
         """What changed after the event `since` and the sample taken at `sampled`; everything by default."""
-        changes = self._timeline.since(since)
+        changes, status = self._timeline.since(since), self._status()
         return Update(
             serial=self._serial,
             wall=self._clock.wall(),
-            status=replace(self._status(), events=[]),
+            status=replace(status, events=[], flags=[without_values(flag) for flag in status.flags]),
             events=self._after(since),
             samples=self._series.after(sampled),
             lanes=changes.lanes,
@@ -148,11 +148,17 @@ class Feed:
         return found
 
 
+def without_values(flag: str) -> str:
+    """Variables of the environment may be secrets, and reports are shown to others: only their names stay."""
+    if not flag.startswith("--envs="):
+        return flag
+    return f"--envs={', '.join(parse_envs(flag.removeprefix('--envs=')))}"
+
+
 def versions() -> dict[str, str]:
     """Of the master's process; those of the workers come with what they train."""
     return {
         "elasticdl": __version__,
         "Python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}, {socket.gethostname()}",
-        "master": f"{sys.implementation.name}, grpc and aiohttp",
+        "master": f"{platform.system()} {platform.machine()}, {socket.gethostname()}",
     }

@@ -1,8 +1,9 @@
 """Who may see a job's page and command the job through it. Pure: what a request says in, a refusal out.
 
-The page's token is made of the job's token and does not give that away. A browser keeps it for one origin, and
-sends it in a header that no other site can make it send. No cookie holds it: the cookies of a host are shown to
-every port of it. So a page of another site, or another user of this machine, can neither read nor command.
+The page's token is made of the job's token and does not give that away. A browser keeps it for one origin,
+and sends it in a header that no other site can make it send. No cookie holds it: the cookies of a host are
+shown to every port of it. So neither a page of another site nor another user of this machine can read or
+command anything.
 """
 
 from __future__ import annotations

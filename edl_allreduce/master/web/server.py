@@ -60,7 +60,7 @@ class PageServer:
                 web.post("/api/drain", self._drain),
                 web.post("/api/stop", self._stop),
                 web.get("/healthz", self._alive),
-                web.get("/readyz", self._alive),
+                web.get("/readyz", self._ready),
                 web.static("/static", STATIC),
             ]
         )
@@ -77,7 +77,6 @@ class PageServer:
             (host.strip("[]"), port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
         )
         await web.SockSite(self._runner, listener).start()
-        self._feed.start()
         return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
@@ -150,6 +149,10 @@ class PageServer:
 
     async def _alive(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        """Until the job is over: then there is nothing left to ask for."""
+        return web.Response(text="over\n", status=503) if self._feed.over else web.Response(text="ok\n")
 
     async def _figures(self, request: web.Request) -> web.Response:
         assert self._metrics is not None
