@@ -21,6 +21,10 @@ export function part(title, id, ...children) {
   return el("section", { class: "card", "aria-labelledby": id }, el("h2", { id, text: title }), ...children);
 }
 
+export function field(label, control) {
+  return el("div", { class: "field" }, el("label", { for: control.id, text: label }), control);
+}
+
 // A colour of the style sheet, as a canvas wants it: light or dark is decided by now.
 const probe = document.createElement("span");
 const colours = new Map();

@@ -1,6 +1,6 @@
 // What is told in words: workers, data and audit, the log of events, configuration and versions.
 
-import { el, part, setText } from "./dom.js";
+import { el, field, part, setText } from "./dom.js";
 import { meaning, workersOf } from "./job.js";
 import { clock, count, day, duration, many, number, share } from "./words.js";
 
@@ -115,7 +115,6 @@ export class Log {
     this.found = el("p", { class: "soft", role: "status" });
     this.list = el("ol", { class: "log", "aria-label": "Events, the newest first" });
     this.more = el("button", { type: "button", class: "quiet", hidden: true, text: "Show older ones", onclick: () => this.older() });
-    const field = (label, control) => el("label", { for: control.id }, el("span", { text: label }), control);
     this.element = part("Events", "events",
       el("div", { class: "filters" }, field("Filter", this.words), field("Kind", this.kind), field("Worker", this.worker)),
       this.found, this.list, this.more);

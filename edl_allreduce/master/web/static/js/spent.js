@@ -106,15 +106,22 @@ export class Pauses {
     bar.style.width = `${Math.max(2, (100 * pause.seconds) / longest)}%`;
     const element = el(
       "details",
-      { open: before?.element.open ?? false, "data-generation": String(pause.generation) },
+      { "data-generation": String(pause.generation) },
       el("summary", {},
         el("span", { class: "when", text: clock(pause.planned) }),
         el("span", { class: `chip chip-${pause.cause}`, text: CAUSES[pause.cause] ?? pause.cause }),
         el("b", { text: duration(pause.seconds) }),
         el("span", { class: "track" }, bar)),
-      el("p", { text: `Generation ${pause.generation}, a ring of ${pause.size}: ${pause.reason}` }),
-      table(pause),
     );
+    // Phases of all survivors are many cells: they are made when somebody wants to see them.
+    const open = () => {
+      if (element.open && element.children.length === 1) {
+        element.append(el("p", { text: `Generation ${pause.generation}, a ring of ${pause.size}: ${pause.reason}` }), table(pause));
+      }
+    };
+    element.addEventListener("toggle", open);
+    element.open = before?.element.open ?? false;
+    open();
     this.known.set(pause.generation, { told, element });
     return element;
   }
@@ -141,6 +148,6 @@ function table(pause) {
   const title = `Phases of the pause of generation ${pause.generation}`;
   return el("div", { class: "scroll", role: "region", "aria-label": title, tabindex: "0" },
     el("table", {}, el("caption", { text: many(pause.survivors.length, "survivor") }),
-      el("thead", {}, el("tr", {}, ...head.map((name, at) => el("th", { scope: "col", class: at ? "" : "left" , text: name })))),
+      el("thead", {}, el("tr", {}, ...head.map((name, at) => el("th", { scope: "col", class: at ? "" : "left", text: name })))),
       el("tbody", {}, ...rows)));
 }
