@@ -1,4 +1,4 @@
-// Elements. Text becomes text, never markup: nothing in these files sets innerHTML.
+// Elements. Text becomes text, never markup: nobody here writes HTML.
 
 export function el(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
