@@ -373,7 +373,7 @@ def _scaled(parts: Seconds, whole: float) -> dict[str, float]:
     total = sum(parts.values())
     if whole <= 0 or total <= 0:
         return {}
-    return {name: part * whole / total for name, part in parts.items()}
+    return {name: whole * (part / total) for name, part in parts.items()}
 
 
 def _added(some: Seconds, more: Seconds) -> dict[str, float]:
