@@ -10,7 +10,7 @@ from edl_allreduce.core import events, health, protocol
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.job import finishing, keeping, queue, ring, timing
+from edl_allreduce.core.job import finishing, keeping, pacing, queue, ring, timing
 from edl_allreduce.core.job.inbox import (
     Adopt,
     Connected,
@@ -405,6 +405,7 @@ def _tick(turn: Turn) -> None:
     finishing.watch(turn)
     ring.tell_waiting(turn)
     keeping.reconcile(turn)
+    pacing.tick(turn)
     timing.tick(turn)
 
 
