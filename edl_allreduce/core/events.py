@@ -284,6 +284,8 @@ class CheckpointWritten:
     worker_id: int
     step: int
     path: str
+    seconds: float = 0.0
+    """For which it was written, in the background."""
 
     def text(self) -> str:
         return f"worker {self.worker_id}: step {self.step} is in {self.path}"

@@ -356,9 +356,9 @@ class JobSpec:
         metavar="FACTOR",
         commands=TRAINING,
         minimum=0,
-        help="Drain and replace a worker whose part of a step takes FACTOR (1.5 or more) times as long as that "
-        "of the others for half a minute; one at a time, never below --min_workers. 0: such a worker is only "
-        "named.",
+        help="Drain and replace a worker whose part of a step takes FACTOR (1.5 or more) times as long as "
+        "that of the others for half a minute; one at a time, never below --min_workers. 0: such a worker is "
+        "only named.",
     )
     max_worker_crashes: int = flag(
         3,

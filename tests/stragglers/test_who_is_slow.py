@@ -73,7 +73,7 @@ def test_one_after_the_other_is_replaced_and_ever_more_seldom():
     watch, first, _ = watched(Watch(), ONE_SLOW, SLOW_SECONDS, 100.0, replace_factor=2.0)
     assert watch.rest_until == 100.0 + SLOW_SECONDS + REST_SECONDS and first[0].replaces
     successor = {**EVEN, 7: Times(0.300)}
-    watch, early, _ = watched(watch, successor, REST_SECONDS - 1, 131.0, replace_factor=2.0)
+    watch, early, _ = watched(watch, successor, REST_SECONDS - 2, 131.0, replace_factor=2.0)
     assert [(slow.worker_id, slow.replaces) for slow in early] == [(7, False)], "it is named meanwhile"
     watch, later, _ = watched(watch, successor, 5, 131.0 + REST_SECONDS, replace_factor=2.0)
     assert [(slow.worker_id, slow.replaces) for slow in later] == [(7, True)]

@@ -339,7 +339,7 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
             keeping.tell_of_start(turn, worker_id, events.WorkerFailed(worker_id, line(message.summary)))
         case protocol.Evaluated():
             _evaluated(turn, message)
-        case protocol.Checkpointed(step, path, error):
+        case protocol.Checkpointed(step, path, error, seconds):
             account = turn.state.account.copy()
             account.checkpointed(step, path, error)
             turn.change(account=account)
@@ -347,7 +347,7 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
                 turn.tell(events.CheckpointMissing(worker_id, step, path, error))
             else:
                 turn.change(checkpoint=Checkpoint(step, path, turn.now))
-                turn.tell(events.CheckpointWritten(worker_id, step, path))
+                turn.tell(events.CheckpointWritten(worker_id, step, path, seconds))
         case protocol.BadRecords():
             _left_out(turn, worker_id, message)
         case protocol.Note():
