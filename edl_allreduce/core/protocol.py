@@ -390,4 +390,11 @@ class StopJob:
     reason: str = "asked by the user"
 
 
-Command = Ask | Scale | StopJob
+@dataclass(frozen=True)
+class DrainWorker:
+    """Let one worker leave at a step boundary; another one takes its place."""
+
+    worker_id: int
+
+
+Command = Ask | Scale | StopJob | DrainWorker

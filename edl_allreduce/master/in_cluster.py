@@ -24,6 +24,7 @@ from edl_allreduce.cluster.kubernetes.manifests import (
     STATE_DIRECTORY,
     Credentials,
     MasterContext,
+    page_port_of,
     port_of,
 )
 from edl_allreduce.cluster.kubernetes.names import Object
@@ -38,6 +39,9 @@ from edl_allreduce.master import report
 from edl_allreduce.master.display import Display
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
+from edl_allreduce.master.web.feed import Feed
+from edl_allreduce.master.web.guard import page_token
+from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.reading import UNDECODABLE, small_file
 from edl_allreduce.rpc.server import MasterServer, Tls
 from edl_allreduce.spec import JobSpec, to_argv
@@ -128,7 +132,8 @@ class ClusterMaster:
             )
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
-        self.job = JobShell(options, self._cluster, tell_log)
+        self.feed = Feed(lambda: dataclasses.replace(self.job.status(), flags=self._flags))
+        self.job = JobShell(options, self._cluster, self._tell)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
         return await self._serve(credentials)
 
@@ -138,6 +143,11 @@ class ClusterMaster:
         # All addresses: tunnels of the API server arrive on the pod's loopback.
         anywhere = "[::]" if ":" in self._environ.get(contract.POD_IP, "") else "0.0.0.0"
         await server.start(anywhere, port_of(self.spec), tls)
+        page = PageServer(self.feed, self._answer, page_token(credentials.token))
+        page_port = page_port_of(self.spec)
+        if page_port is not None:  # all addresses: probes and monitors come from other machines
+            await page.start(anywhere, page_port)
+        self.feed.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
@@ -151,8 +161,13 @@ class ClusterMaster:
         self._file.write(self._memory)
         self._write_last_word()
         await self._show("Finished")
+        await page.stop()
         await server.stop(1.0)
         return result
+
+    def _tell(self, event: EventRecord) -> None:
+        tell_log(event)
+        self.feed.tell(event)
 
     def _leave(self) -> None:
         """This process ends, not the job; if the pod was deleted, Kubernetes deletes the workers, too."""

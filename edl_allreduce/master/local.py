@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from edl_allreduce import clock, logs, outside
+from edl_allreduce import clock, files, logs, outside
 from edl_allreduce.cluster.base import Cluster, Found, Site
 from edl_allreduce.cluster.choose import cluster_of
 from edl_allreduce.cluster.known import Address
@@ -23,6 +23,7 @@ from edl_allreduce.cluster.pinned import pin
 from edl_allreduce.cluster.processes import process_ticks, workers_of
 from edl_allreduce.cluster.registry import LOGS, MASTER_LOG, LocalJobFiles, newest_checkpoint
 from edl_allreduce.contract import EXIT_FAILED, EXIT_INTERRUPTED, JOB_TOKEN, MASTER_MARK
+from edl_allreduce.core.course import DIGEST
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import JobOptions, Result
@@ -34,6 +35,10 @@ from edl_allreduce.master.display import Display, can_draw
 from edl_allreduce.master.history import History
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
+from edl_allreduce.master.web.bundle import report_page
+from edl_allreduce.master.web.feed import Feed, encode
+from edl_allreduce.master.web.guard import page_token, page_url
+from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
 
@@ -123,6 +128,9 @@ class LocalJob:
         self._interrupts = 0
         self.trouble = ""
         """What happened to the job's own files."""
+        self.page = ""
+        """Host and port of its page; empty without one."""
+        self.feed: Feed
         self.job: JobShell
         self.final: JobStatus
         """How it ended."""
@@ -137,8 +145,12 @@ class LocalJob:
         check_port(spec.bind, spec.port)
         cluster = self._cluster()
 
+        known = self._files.events() if self._earlier is not None else []
+        self.feed = Feed(self._seen, history=known, about=self._about)
+
         def on_event(event: EventRecord) -> None:
             self._keep(lambda: history.write(event))
+            self.feed.tell(event)
 
         await self._part_with_orphans()
         found = await cluster.start()
@@ -150,7 +162,11 @@ class LocalJob:
             self.port = await server.start(spec.bind, spec.port)
         except OSError as error:
             raise UsageError(f"{error} Choose another with --port.") from error
+        page = PageServer(self.feed, self._answer, page_token(self.token))
+        self.page = await self._open_page(page)
+        self.feed.start()
         self._register()
+        self._name_page()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
@@ -165,7 +181,51 @@ class LocalJob:
             await display.close()
             self.final = dataclasses.replace(self._described(self.job.status()), audit=verdict)
             self._keep(lambda: self._files.write_result(self.final))
+            await page.stop()
+            self._keep(self._write_report)
             await server.stop(1.0)
+
+    async def _open_page(self, page: PageServer) -> str:
+        """Host and port; empty when the job has no page."""
+        port = self.spec.typed.dashboard_port
+        if port is None:
+            return ""
+        try:
+            port = await page.start(self.spec.bind, port)
+        except OSError as error:
+            raise UsageError(
+                f"--dashboard_port={port}: the page cannot be served on {self.spec.bind}:{port}: "
+                f"{error.strerror}. Choose another port, auto for any free one, or off."
+            ) from error
+        return f"{LOOPBACK if self.spec.bind == ANY else self.spec.bind}:{port}"
+
+    def _name_page(self) -> None:
+        """With the token only where nobody else reads along: a file may be open to others."""
+        if not self.page or not self._show:
+            return
+        if sys.stdout.isatty():
+            print(f"The job's page: {page_url(self.page, page_token(self.token))}", flush=True)
+        else:
+            print(
+                f"The job's page: http://{self.page}; `elasticdl dashboard {self._files.named}` opens it",
+                flush=True,
+            )
+
+    def _seen(self) -> JobStatus:
+        return self.final if self.job.over and hasattr(self, "final") else self._described(self.job.status())
+
+    def _write_report(self) -> None:
+        """Next to the job's other files, and where the user wants it."""
+        data = encode(self.feed.update())
+        page = report_page(data)
+        self._files.write_report(data, page)
+        if self.spec.report:
+            files.write(Path(self.spec.report), page.encode())
+
+    def _about(self) -> dict[str, str]:
+        """What all workers have in common, as far as it says something to people."""
+        course = self.job.state.course or {}
+        return {name: value for name, value in course.items() if not value.startswith(DIGEST)}
 
     def _keep(self, write: Callable[[], object]) -> None:
         """A full disk or a directory that somebody deleted must not end a healthy job."""
@@ -262,6 +322,7 @@ class LocalJob:
             started=clock.wall(),
             cwd=str(Path.cwd()),
             flags=self._flags,
+            page=self.page,
             mark=self._mark,
         )
         self._files.register(address)

@@ -105,6 +105,13 @@ class JobShell:
             raise UsageError(refusal)
         self.deliver(inbox.Scale(count))
 
+    def drain(self, worker_id: int) -> None:
+        """Let one worker leave at a step boundary; another one takes its place."""
+        refusal = keeping.refusal_to_drain(self.state, worker_id)
+        if refusal:
+            raise UsageError(refusal)
+        self.deliver(inbox.Drain(worker_id))
+
     def kill_all(self) -> None:
         """End at once, without a result (Ctrl-C twice)."""
         self.deliver(inbox.KillAll())
@@ -119,6 +126,8 @@ class JobShell:
                 self.scale(count)
             case protocol.StopJob(reason):
                 self.stop(reason)
+            case protocol.DrainWorker(worker_id):
+                self.drain(worker_id)
         return self.status()
 
     def status(self) -> JobStatus:

@@ -34,6 +34,8 @@ __all__ = [
 
 # Where the documents start a master by hand and where workers look for it.
 DOCUMENTED_PORT = 50001
+DASHBOARD_PORT = 50002
+"""Of the page of a job in pods."""
 DEFAULT_CHECKPOINTS = "checkpoint_dir"
 
 
@@ -466,6 +468,23 @@ class JobSpec:
         metavar="DIR",
         help="Each worker writes here which records it really used; `elasticdl audit` then proves that "
         "every record was used exactly once per epoch. Empty: no audit.",
+    )
+
+    dashboard_port: str = flag(
+        "auto",
+        group=Group.LOGGING,
+        metavar="PORT",
+        commands=frozenset(Command) - {Command.WORKER},
+        help="Port of the job's page; `elasticdl dashboard` opens it. auto: any free one on this machine's "
+        "loopback, 50002 in a pod. off: no page.",
+    )
+    report: str = flag(
+        "",
+        group=Group.LOGGING,
+        metavar="FILE",
+        commands=frozenset({Command.TRAIN, Command.EVALUATE, Command.PREDICT, Command.MASTER}),
+        help="When a job on this machine is over, write its report here, too, as one HTML file. One is "
+        "always in the job's directory; `elasticdl report` makes other forms of it.",
     )
 
     # -- Kubernetes --------------------------------------------------------------------------------------

@@ -70,6 +70,13 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Drain:
+    """Somebody wants this worker to leave at a step boundary."""
+
+    worker_id: int
+
+
+@dataclass(frozen=True)
 class Stop:
     """Somebody wants the job to stop at a step boundary."""
 
@@ -105,8 +112,9 @@ class Note:
 
 
 Event = (
-    Connected | Heard | HungUp | Ended | LaunchFailed | LogRead | Scale | Stop | KillAll | Adopt | Tick | Note
-)
+    Connected | Heard | HungUp | Ended | LaunchFailed | LogRead
+    | Scale | Drain | Stop | KillAll | Adopt | Tick | Note
+)  # fmt: skip
 
 # -------------------------------------------------------------------------------------------- effects
 

@@ -126,15 +126,29 @@ def scale(turn: Turn, count: int) -> None:
     turn.keeping(launch_after=0.0, launches_left=max(0, count - len(active)))
     work(turn, membership.Wanted(count))
     for worker_id in active[count:]:
-        slot = turn.state.slots.get(worker_id)
-        if slot is None:
-            continue
-        turn.slot(worker_id, draining=True)
-        if slot.uid in turn.state.peers:
-            turn.send(slot.uid, protocol.Drain())
-        else:
-            turn.do(Terminate(worker_id))
+        if worker_id in turn.state.slots:
+            _ask_to_leave(turn, worker_id)
     reconcile(turn)
+
+
+def drain(turn: Turn, worker_id: int) -> None:
+    """Let one worker go; the job wants as many as before, so another one takes its place."""
+    _ask_to_leave(turn, worker_id)
+    launch_in(turn, turn.state.options.head_start)
+
+
+def _ask_to_leave(turn: Turn, worker_id: int) -> None:
+    turn.slot(worker_id, draining=True)
+    uid = _uid_of(turn.state, worker_id)
+    if uid:
+        turn.send(uid, protocol.Drain())
+    else:
+        turn.do(Terminate(worker_id))
+
+
+def _uid_of(state: JobState, worker_id: int) -> str:
+    """Empty when it has no connection."""
+    return next((uid for uid, peer in state.peers.items() if peer.worker_id == worker_id), "")
 
 
 def adopt(turn: Turn, found: Adopt) -> None:
@@ -314,6 +328,18 @@ def refusal_to_scale(state: JobState, count: int) -> str:
         )
     if count < max(1, state.options.min_workers):
         return f"--num_workers={count}: the job needs at least {state.options.min_workers}"
+    return ""
+
+
+def refusal_to_drain(state: JobState, worker_id: int) -> str:
+    """Why this worker cannot be asked to leave; empty when it can."""
+    if state.phase in FINAL or state.phase is Phase.FINISHING or state.stopping:
+        return f"no worker can be drained: the job is {state.phase.value.lower()}"
+    slot = state.slots.get(worker_id)
+    if slot is None and not _uid_of(state, worker_id):
+        return f"there is no worker {worker_id}"
+    if slot is not None and slot.draining:
+        return f"worker {worker_id} was asked to leave already"
     return ""
 
 

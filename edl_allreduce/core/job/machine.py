@@ -14,6 +14,7 @@ from edl_allreduce.core.job import finishing, keeping, pacing, queue, ring, timi
 from edl_allreduce.core.job.inbox import (
     Adopt,
     Connected,
+    Drain,
     Effect,
     Ended,
     Event,
@@ -75,6 +76,9 @@ def _take(turn: Turn, event: Event) -> None:
         case Scale(count):
             if not keeping.refusal_to_scale(turn.state, count):
                 keeping.scale(turn, count)
+        case Drain(worker_id):
+            if not keeping.refusal_to_drain(turn.state, worker_id):
+                keeping.drain(turn, worker_id)
         case Stop(reason):
             _stop(turn, reason)
         case KillAll():
