@@ -7,6 +7,7 @@ the names of the model's own metrics. No name of a pod and no number of a worker
 
 from __future__ import annotations
 
+import asyncio
 import math
 from bisect import bisect_left
 from collections import Counter, deque
@@ -38,6 +39,7 @@ STEP_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 PAUSE_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 LONG_BOUNDS: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 REFORM_PHASES: Final = ("notice", "plan", "join", "sync", "first_step")
+LOOK_SECONDS: Final = 1.0
 SHOWN_METRICS: Final = 20
 """Of an evaluation: a model has a handful, and a label must not grow without an end."""
 
@@ -143,8 +145,22 @@ class Metrics(Collector):
         self.counts = Counts()
         self._steps = Histogram(STEP_BOUNDS)
         self._step = -1
+        self._task: asyncio.Task[None] | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+
+    def start(self) -> None:
+        """Look at the job every second, so that the times of steps are not only those of scrapes."""
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self.seen(self._status())
+            await self._clock.rest(LOOK_SECONDS)
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     def told(self, record: EventRecord) -> None:
         """Something happened."""
