@@ -29,6 +29,7 @@ from prometheus_client.registry import Collector
 from edl_allreduce import outside
 from edl_allreduce.clock import SYSTEM, Clock
 from edl_allreduce.core import events
+from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.goodput import Bucket, ReformCause
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.status import EventRecord, JobStatus
@@ -268,8 +269,8 @@ class Metrics(Collector):
             ),
         ):
             family = _counter(name, words, labels=["cause"])
-            for cause, count in sorted(seen.items()):
-                family.add_metric([cause.replace(" ", "_")], count)
+            for cause in Cause:
+                family.add_metric([cause.value.replace(" ", "_")], seen[cause.value])
             yield family
         words = "From the launch of a worker to its first word: place, image, process."
         yield _histogram("elasticdl_worker_pending_seconds", words, [], [([], counts.pending)])
