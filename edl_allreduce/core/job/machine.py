@@ -269,7 +269,10 @@ def _pulse(turn: Turn, uid: str, peer: Peer, message: protocol.Pulse) -> None:
 def _is_at(turn: Turn, generation: int, step: int, position: int, loss: float = math.nan) -> None:
     progress = turn.state.progress
     place = progress.place.heard(generation, step, position, loss)
-    turn.progress(place=place, first=progress.first or place)
+    curve = progress.loss_curve
+    if place is not progress.place:
+        curve = curve.add(place.step, place.loss)
+    turn.progress(place=place, first=progress.first or place, loss_curve=curve)
     ring.reached(turn, generation, step)
 
 

@@ -63,6 +63,7 @@ def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerF
         position=place.position,
         length=seen.length,
         tally=tally,
+        losses=list(seen.loss_curve.points),
         goodput=goodput.report(state.goodput),
         checkpoint=CheckpointStatus(last.step, last.path, wall - (now - last.at)) if last else None,
     )

@@ -10,6 +10,7 @@ from edl_allreduce.core.account import Account
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import Course
 from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.digest import Curve
 from edl_allreduce.core.goodput import ReformCause
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.membership import types as membership
@@ -154,6 +155,7 @@ class Progress:
     """The newest generation that somebody joined."""
     set_back: int = 0
     """Steps that had to be made again because the model was lost."""
+    loss_curve: Curve = field(default_factory=Curve)
     redo_until: int = 0
     """Steps up to this one were made before."""
     reforms: tuple[protocol.Reformed, ...] = ()
