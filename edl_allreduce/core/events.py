@@ -113,6 +113,34 @@ class DrainWaits:
 
 
 @dataclass(frozen=True)
+class WorkerSlow:
+    """For long: its own part of a step takes `seconds`, that of the others `usual`."""
+
+    kind: ClassVar[str] = "straggler"
+    worker_id: int
+    seconds: float
+    usual: float
+    replaced: bool
+
+    def text(self) -> str:
+        times = self.seconds / self.usual if self.usual else 1.0
+        end = "; it drains and is replaced (--replace_stragglers)" if self.replaced else ""
+        return (
+            f"worker {self.worker_id} is slow: its part of a step takes {1000 * self.seconds:.0f} ms, "
+            f"{times:.1f} times as long as that of the others{end}"
+        )
+
+
+@dataclass(frozen=True)
+class WorkerQuickAgain:
+    kind: ClassVar[str] = "straggler"
+    worker_id: int
+
+    def text(self) -> str:
+        return f"worker {self.worker_id} is as quick as the others again"
+
+
+@dataclass(frozen=True)
 class TrainingResumed:
     """`how`: in the words of the worker that read the checkpoint."""
 
@@ -256,6 +284,8 @@ class CheckpointWritten:
     worker_id: int
     step: int
     path: str
+    seconds: float = 0.0
+    """For which it was written, in the background."""
 
     def text(self) -> str:
         return f"worker {self.worker_id}: step {self.step} is in {self.path}"
@@ -422,7 +452,7 @@ class Anomaly:
 
 Event = (
     WorkerLaunched | WorkerConnected | WorkerReady | WorkerEvicted | WorkerExited | WorkerFailed
-    | WorkerDrains | DrainWaits | TrainingResumed
+    | WorkerDrains | DrainWaits | WorkerSlow | WorkerQuickAgain | TrainingResumed
     | RingPlanned | RingAborted | RingReformed | StepsSetBack
     | RelaunchDelayed | WorkerNotReplaced | WorkersShort | NewcomersBegin
     | CheckpointWritten | CheckpointMissing | ModelEvaluated | RecordsLeftOut

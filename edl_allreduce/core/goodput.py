@@ -178,6 +178,21 @@ class GoodputReport:
         return sorted(((b, s) for b, s in parts if s > 0), key=lambda part: -part[1])
 
 
+def short(report: GoodputReport) -> GoodputReport:
+    """Where room is scarce: without the workers, to the millisecond."""
+
+    def rounded(seconds: Seconds) -> dict[str, float]:
+        return {name: round(spent, 3) for name, spent in seconds.items()}
+
+    return GoodputReport(
+        round(report.wall, 3),
+        rounded(report.seconds),
+        round(report.worker_wall, 3),
+        rounded(report.worker_seconds),
+        {cause: rounded(seconds) for cause, seconds in report.reforms.items()},
+    )
+
+
 def words(report: GoodputReport) -> str:
     """In a line: how much of the time was productive, and what cost most of the rest."""
     if report.wall <= 0:
@@ -373,7 +388,7 @@ def _scaled(parts: Seconds, whole: float) -> dict[str, float]:
     total = sum(parts.values())
     if whole <= 0 or total <= 0:
         return {}
-    return {name: part * whole / total for name, part in parts.items()}
+    return {name: whole * (part / total) for name, part in parts.items()}
 
 
 def _added(some: Seconds, more: Seconds) -> dict[str, float]:

@@ -239,6 +239,8 @@ class Checkpointed:
     step: int
     path: str
     error: str = ""
+    seconds: float = 0.0
+    """For which it was written, in the background."""
 
 
 @dataclass(frozen=True)

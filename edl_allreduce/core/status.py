@@ -122,6 +122,8 @@ class JobStatus:
     length: Length | None = None
     """Of a training, once a worker opened its data."""
     tally: Tally = Tally()
+    losses: list[float] = field(default_factory=list)
+    """Of the steps so far, in few points."""
     goodput: GoodputReport = field(default_factory=GoodputReport)
     """Where the time went, since this master took the job over."""
     checkpoint: CheckpointStatus | None = None

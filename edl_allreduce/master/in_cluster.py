@@ -30,6 +30,7 @@ from edl_allreduce.cluster.kubernetes.manifests import (
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
 from edl_allreduce.cluster.kubernetes.remote import logged
+from edl_allreduce.core import goodput
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import Result
 from edl_allreduce.core.protocol import Command
@@ -37,6 +38,7 @@ from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ClusterError, SetupError
 from edl_allreduce.master import report
 from edl_allreduce.master.display import Display
+from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
 from edl_allreduce.master.web.feed import Feed
@@ -133,6 +135,7 @@ class ClusterMaster:
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
         self.feed = Feed(lambda: dataclasses.replace(self.job.status(), flags=self._flags))
+        self.metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
         self.job = JobShell(options, self._cluster, self._tell)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
         return await self._serve(credentials)
@@ -143,11 +146,12 @@ class ClusterMaster:
         # All addresses: tunnels of the API server arrive on the pod's loopback.
         anywhere = "[::]" if ":" in self._environ.get(contract.POD_IP, "") else "0.0.0.0"
         await server.start(anywhere, port_of(self.spec), tls)
-        page = PageServer(self.feed, self._answer, page_token(credentials.token))
+        page = PageServer(self.feed, self._answer, page_token(credentials.token), self.metrics.render)
         page_port = page_port_of(self.spec)
         if page_port is not None:  # all addresses: probes and monitors come from other machines
             await page.start(anywhere, page_port)
         self.feed.start()
+        self.metrics.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
@@ -155,6 +159,7 @@ class ClusterMaster:
         display = Display(self.job.status, show=False)
         result = await self.job.run()
         await display.close()
+        self.metrics.close()
         for line in report.summary(self.job.status(), {}):
             log.info("%s", line)
         self._memory.phase = result.phase.value
@@ -168,6 +173,7 @@ class ClusterMaster:
     def _tell(self, event: EventRecord) -> None:
         tell_log(event)
         self.feed.tell(event)
+        self.metrics.told(event)
 
     def _leave(self) -> None:
         """This process ends, not the job; if the pod was deleted, Kubernetes deletes the workers, too."""
@@ -252,6 +258,7 @@ class ClusterMaster:
             loss=status.loss if status.loss == status.loss else 0.0,  # JSON knows no NaN
             reason=status.reason[: TERMINATION_BYTES // 2],
             tally=dataclasses.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
+            goodput=goodput.short(status.goodput),
         )
         try:
             TERMINATION_LOG.write_bytes(msgspec.json.encode(short)[:TERMINATION_BYTES])

@@ -33,6 +33,7 @@ from edl_allreduce.errors import UsageError
 from edl_allreduce.master import outlet, report
 from edl_allreduce.master.display import Display, can_draw
 from edl_allreduce.master.history import History
+from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
 from edl_allreduce.master.web.bundle import report_page
@@ -147,10 +148,12 @@ class LocalJob:
 
         known = self._files.events() if self._earlier is not None else []
         self.feed = Feed(self._seen, history=known, about=self._about)
+        metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
 
         def on_event(event: EventRecord) -> None:
             self._keep(lambda: history.write(event))
             self.feed.tell(event)
+            metrics.told(event)
 
         await self._part_with_orphans()
         found = await cluster.start()
@@ -162,9 +165,10 @@ class LocalJob:
             self.port = await server.start(spec.bind, spec.port)
         except OSError as error:
             raise UsageError(f"{error} Choose another with --port.") from error
-        page = PageServer(self.feed, self._answer, page_token(self.token))
+        page = PageServer(self.feed, self._answer, page_token(self.token), metrics.render)
         self.page = await self._open_page(page)
         self.feed.start()
+        metrics.start()
         self._register()
         self._name_page()
         loop = asyncio.get_running_loop()
@@ -179,6 +183,7 @@ class LocalJob:
             return result
         finally:
             await display.close()
+            metrics.close()
             self.final = dataclasses.replace(self._described(self.job.status()), audit=verdict)
             self._keep(lambda: self._files.write_result(self.final))
             await page.stop()

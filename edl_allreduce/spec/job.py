@@ -352,6 +352,16 @@ class JobSpec:
         minimum=0,
         help="How long newcomers are gathered so that all of them join in one re-form of the ring.",
     )
+    replace_stragglers: float = flag(
+        0.0,
+        group=Group.ELASTICITY,
+        metavar="FACTOR",
+        commands=TRAINING,
+        minimum=0,
+        help="Drain and replace a worker whose part of a step takes FACTOR (1.5 or more) times as long as "
+        "that of the others for half a minute; one at a time, never below --min_workers. 0: such a worker is "
+        "only named.",
+    )
     max_worker_crashes: int = flag(
         3,
         group=Group.ELASTICITY,

@@ -149,6 +149,7 @@ class Attendant:
 
     def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None:
         last = self.progress
+        self._beat()
         self._put(events.IsDone(step, stopped, last.position, last.loss, failure, warning))
 
     def announce(self, plan: Plan, place: StartPoint) -> None:

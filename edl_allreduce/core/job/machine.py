@@ -10,7 +10,7 @@ from edl_allreduce.core import events, health, protocol
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.job import finishing, keeping, queue, ring, timing
+from edl_allreduce.core.job import finishing, keeping, pacing, queue, ring, timing
 from edl_allreduce.core.job.inbox import (
     Adopt,
     Connected,
@@ -269,7 +269,10 @@ def _pulse(turn: Turn, uid: str, peer: Peer, message: protocol.Pulse) -> None:
 def _is_at(turn: Turn, generation: int, step: int, position: int, loss: float = math.nan) -> None:
     progress = turn.state.progress
     place = progress.place.heard(generation, step, position, loss)
-    turn.progress(place=place, first=progress.first or place)
+    curve = progress.loss_curve
+    if place is not progress.place:
+        curve = curve.add(place.step, place.loss)
+    turn.progress(place=place, first=progress.first or place, loss_curve=curve)
     ring.reached(turn, generation, step)
 
 
@@ -343,7 +346,7 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
             keeping.tell_of_start(turn, worker_id, events.WorkerFailed(worker_id, line(message.summary)))
         case protocol.Evaluated():
             _evaluated(turn, message)
-        case protocol.Checkpointed(step, path, error):
+        case protocol.Checkpointed(step, path, error, seconds):
             account = turn.state.account.copy()
             account.checkpointed(step, path, error)
             turn.change(account=account)
@@ -351,7 +354,7 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
                 turn.tell(events.CheckpointMissing(worker_id, step, path, error))
             else:
                 turn.change(checkpoint=Checkpoint(step, path, turn.now))
-                turn.tell(events.CheckpointWritten(worker_id, step, path))
+                turn.tell(events.CheckpointWritten(worker_id, step, path, seconds))
         case protocol.BadRecords():
             _left_out(turn, worker_id, message)
         case protocol.Note():
@@ -409,6 +412,7 @@ def _tick(turn: Turn) -> None:
     finishing.watch(turn)
     ring.tell_waiting(turn)
     keeping.reconcile(turn)
+    pacing.tick(turn)
     timing.tick(turn)
 
 

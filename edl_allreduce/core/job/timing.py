@@ -65,13 +65,14 @@ def _without_witness(state: JobState) -> Bucket | None:
     if isinstance(state.work, Queue):
         return Bucket.STEP if state.phase is Phase.WORKING else _beginning(state)
     begun = state.progress.joined > 0
-    if state.phase is Phase.WAITING:
-        return Bucket.RECOVERY if begun else Bucket.WAITING
+    ready = sum(peer.course is not None for peer in state.peers.values())
+    if begun and state.phase is Phase.WAITING and ready < state.options.min_workers:
+        return Bucket.RECOVERY
     if ring.has_model(state):
         return None
     if begun:
         return Bucket.RECOVERY
-    return Bucket.PREP if state.phase is Phase.TRAINING else _beginning(state)
+    return _beginning(state) if state.phase is Phase.STARTING else Bucket.PREP
 
 
 def _beginning(state: JobState) -> Bucket:
