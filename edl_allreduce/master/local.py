@@ -73,7 +73,7 @@ def _nobody_reads(why: str) -> None:
 def _tell_end(spec: JobSpec, result: Result, job: LocalJob) -> None:
     failed, status = result.phase is Phase.FAILED, job.final
     end = f"{result.phase.value}: {outside.story(result.reason)}"
-    places = {**_places(spec), "Notice": job.trouble}
+    places = {**_places(spec), "Report": job.report, "Notice": job.trouble}
     lines = report.summary(status, places) if status.step or not failed else []
     if result.path:
         lines.append(f"{what_is_written(spec)} in {outside.line(result.path)}")
@@ -131,6 +131,8 @@ class LocalJob:
         """What happened to the job's own files."""
         self.page = ""
         """Host and port of its page; empty without one."""
+        self.report = ""
+        """Where its report is, once it is over."""
         self.feed: Feed
         self.job: JobShell
         self.final: JobStatus
@@ -223,9 +225,16 @@ class LocalJob:
         """Next to the job's other files, and where the user wants it."""
         data = encode(self.feed.update())
         page = report_page(data)
-        self._files.write_report(data, page)
-        if self.spec.report:
-            files.write(Path(self.spec.report), page.encode())
+        self.report = str(self._files.write_report(data, page))
+        if not self.spec.report:
+            return
+        path = Path(self.spec.report)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write(path, page.encode())
+            self.report = str(path)
+        except OSError as error:
+            self.trouble = self.trouble or f"--report={path} cannot be written: {error.strerror}"
 
     def _about(self) -> dict[str, str]:
         """What all workers have in common, as far as it says something to people."""
