@@ -119,7 +119,7 @@ def stage() -> Iterator[Callable[..., Stage]]:
     """Serve a played job from another thread, as a browser and its test need it."""
     ends: list[Callable[[], None]] = []
 
-    def begin(shown: Callable[[], JobStatus], history: list[EventRecord]) -> Stage:
+    def begin(shown: Callable[[], JobStatus], history: list[EventRecord], token: str = TOKEN) -> Stage:
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
 
@@ -131,7 +131,7 @@ def stage() -> Iterator[Callable[..., Stage]]:
                 return shown()
 
             feed = Feed(shown, history=history)
-            server = PageServer(feed, answer, TOKEN)
+            server = PageServer(feed, answer, token)
             port = await server.start("127.0.0.1", 0)
             feed.start()
             return Stage(f"127.0.0.1:{port}", feed, loop, commands), server
