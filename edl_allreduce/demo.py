@@ -60,7 +60,7 @@ def main() -> int:
         configure_logging(spec, folder / "job" / "master.log", to_terminal=not can_draw(outside.console()))
         print("elasticdl train " + " ".join(argv))
         began = clock.now()
-        local = LocalJob(spec)
+        local = LocalJob(spec, judge=lambda directory: str(audit(directory)))
         result = asyncio.run(_play(local))
         seconds = clock.now() - began
         if result.phase is not Phase.SUCCEEDED and result.reason != OVER:

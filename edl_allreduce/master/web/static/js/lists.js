@@ -82,8 +82,7 @@ export class Data {
       facts.Records = `${count(status.position)} used of ${count(records * epochs)} (${share(status.position, records * epochs)})`;
       facts.Epoch = `${number(status.position / records)} of ${count(epochs)}, ${many(records, "record")} each`;
     }
-    facts.Audit = status.audit || (status.flags.some((flag) => flag.startsWith("--audit_dir=") && flag.length > 12)
-      ? "workers write down what they use; the verdict comes at the end" : "none; --audit_dir asks for one");
+    facts.Audit = status.audit || auditSoFar(job);
     if (status.checkpoint) facts.Checkpoint = `step ${count(status.checkpoint.step)}, ${clock(status.checkpoint.wall)}, ${status.checkpoint.path}`;
     if (status.tally.set_back) facts["Made again"] = many(status.tally.set_back, "step");
     if (status.path) facts.Result = status.path;
@@ -91,6 +90,12 @@ export class Data {
     facts["Running for"] = duration(status.elapsed);
     fill(this.list, facts);
   }
+}
+
+function auditSoFar(job) {
+  const kept = job.status.flags.some((flag) => flag.startsWith("--audit_dir=") && flag.length > "--audit_dir=".length);
+  if (!kept) return "none; --audit_dir asks for one";
+  return job.over ? "not judged here; elasticdl audit does it" : "workers write down what they use; the verdict comes at the end";
 }
 
 function fill(list, facts) {
