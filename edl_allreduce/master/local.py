@@ -146,6 +146,7 @@ class LocalJob:
     async def _run(self, history: History) -> Result:
         spec = self.spec
         check_port(spec.bind, spec.port)
+        check_port(spec.bind, spec.typed.dashboard_port or 0, flag="dashboard_port", free="auto")
         cluster = self._cluster()
 
         known = self._files.events() if self._earlier is not None else []
@@ -199,11 +200,8 @@ class LocalJob:
             return ""
         try:
             port = await page.start(self.spec.bind, port)
-        except OSError as error:
-            raise UsageError(
-                f"--dashboard_port={port}: the page cannot be served on {self.spec.bind}:{port}: "
-                f"{error.strerror}. Choose another port, auto for any free one, or off."
-            ) from error
+        except OSError as error:  # taken since it was looked at
+            raise UsageError(f"--dashboard_port={port}: {error.strerror}. Choose another.") from error
         return f"{LOOPBACK if self.spec.bind == ANY else self.spec.bind}:{port}"
 
     def _name_page(self) -> None:
@@ -364,8 +362,8 @@ class JobLock:
         os.close(self._descriptor)
 
 
-def check_port(host: str, port: int) -> None:
-    """Before gRPC tries: it would print lines of its own about a port that is taken."""
+def check_port(host: str, port: int, *, flag: str = "port", free: str = "0") -> None:
+    """Before anything begins, and before gRPC tries: it would print lines of its own about a taken port."""
     if not port:
         return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -375,8 +373,8 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host.strip("[]"), port))
     except OSError as error:
         raise UsageError(
-            f"--port={port}: the master cannot listen on {host}:{port}: {error.strerror}. "
-            "Choose another port; 0 takes a free one."
+            f"--{flag}={port}: the master cannot listen on {host}:{port}: {error.strerror}. "
+            f"Choose another port; {free} takes a free one."
         ) from None
 
 

@@ -28,7 +28,7 @@ def test_the_gke_guide_from_top_to_bottom(job, cluster, namespace):
         assert b"<!doctype html>" in answer.read()
     shown = json.loads(job.elasticdl("report", *job.named, "--format=json").stdout)
     assert [lane["worker_id"] for lane in shown["lanes"]] == [0, 1, 2, 3] and shown["samples"]
-    assert cluster.pod(namespace, job.pod("master"))["status"]["containerStatuses"][0]["ready"]
+    assert cluster.pod(namespace, job.master)["status"]["containerStatuses"][0]["ready"]
 
     cluster.kubectl("delete", "pod", "-n", namespace, job.pod(0), "--wait=false")
     job.wait(lambda: "4" in job.phases(), "worker 4 is made at once")

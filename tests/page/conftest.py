@@ -44,8 +44,9 @@ def chromium() -> str:
     return next((path for name in PROGRAMS if (path := shutil.which(name))), "")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """For one module: while it is there, no other test of this thread can run a loop of its own."""
     if not chromium():
         tiers.install(["chromium", "fonts-dejavu-core"])
     if not chromium():

@@ -11,10 +11,11 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from edl_allreduce.cli import dashboard, report
+from edl_allreduce.cli import dashboard, drain, report
 from edl_allreduce.cluster.known import Address
 from edl_allreduce.cluster.registry import LocalJobFiles
 from edl_allreduce.core import events
+from edl_allreduce.core.protocol import DrainWorker
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import JobFailed, UsageError
 from edl_allreduce.master.web.guard import page_token
@@ -55,7 +56,7 @@ class Job:
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch):
     def know(job: Job) -> Job:
-        for module in (report, dashboard):
+        for module in (report, dashboard, drain):
             monkeypatch.setattr(module, "resolve_job", lambda _: job)
         return job
 
@@ -105,6 +106,17 @@ def test_the_browser_gets_a_file_that_only_this_user_can_read(known, capsys, mon
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.unlink()
     path.parent.rmdir()
+
+
+def test_a_worker_is_drained_by_its_number(known, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(drain, "ask", lambda job, command: asked.append(command))
+    known(Job())
+    assert drain.main(["3"]) == 0
+    assert asked == [DrainWorker(3)] and "worker 3 leaves after its step" in capsys.readouterr().out
+    for wrong in ([], ["three"], ["-1"]):
+        with pytest.raises(UsageError):
+            drain.main(wrong)
 
 
 def test_a_job_without_a_page_says_so(known):

@@ -64,6 +64,8 @@ def test_what_happens_is_there_a_moment_later_without_a_reload(stage, open_tab):
     job.tell(record(10, events.WorkerLaunched(2), 12.5))
     expect(page.locator(".log li").first).to_contain_text("worker 2 starts")
     assert page.evaluate("window.sameDocument")
+    job.tell(record(11, events.WorkerExited(2, "out of memory", "ran out of memory"), 13.0))
+    expect(page.locator("[aria-live=polite]")).to_have_text("worker 2 ran out of memory")
 
 
 def test_a_pause_opens_into_its_phases_and_stays_open(stage, open_tab):
@@ -167,6 +169,19 @@ def test_text_from_outside_is_text(stage, open_tab):
     expect(tab.page.locator(".log li").first).to_contain_text(evil)
     expect(tab.page.get_by_role("heading", level=1)).to_have_text(evil)
     assert tab.page.locator("#app img, #app script").count() == 0
+    tab.check(job.address)
+
+
+def test_a_job_whose_workers_pull_tasks_has_a_page_too(stage, open_tab):
+    told = history(
+        (0.0, events.WorkerLaunched(0)), (1.0, events.WorkerReady(0)), (2.0, events.TasksMade(600, 6, 40))
+    )
+    pulls = status(length=None, counts="task", step=2, total_steps=6, loss=float("nan"), tally=Tally())
+    job = stage(lambda: pulls, told)
+    tab = open_tab(job.url)
+    expect(tab.page.locator(".tile", has_text="Progress")).to_contain_text("of 6 tasks")
+    expect(tab.page.locator(".tile", has_text="Loss").locator(".value")).to_have_text("–")
+    expect(tab.page.locator(".log li")).to_have_count(3)
     tab.check(job.address)
 
 

@@ -117,7 +117,7 @@ export class Log {
     this.words = el("input", { type: "search", id: "filter-words", placeholder: "text, e.g. SIGKILL", oninput: () => this.redraw() });
     this.kind = el("select", { id: "filter-kind", onchange: () => this.redraw() }, el("option", { value: "", text: "all kinds" }));
     this.worker = el("select", { id: "filter-worker", onchange: () => this.redraw() }, el("option", { value: "", text: "all workers" }));
-    this.found = el("p", { class: "soft", role: "status" });
+    this.found = el("p", { class: "soft" });
     this.list = el("ol", { class: "log", "aria-label": "Events, the newest first" });
     this.more = el("button", { type: "button", class: "quiet", hidden: true, text: "Show older ones", onclick: () => this.older() });
     this.element = part("Events", "events",
