@@ -180,7 +180,7 @@ def test_a_job_whose_workers_pull_tasks_has_a_page_too(stage, open_tab):
     job = stage(lambda: pulls, told)
     tab = open_tab(job.url)
     expect(tab.page.locator(".tile", has_text="Progress")).to_contain_text("of 6 tasks")
-    expect(tab.page.locator(".tile", has_text="Loss").locator(".value")).to_have_text("–")
+    expect(tab.page.locator(".tile", has_text="Loss").locator(".value")).to_have_text("\u2013")
     expect(tab.page.locator(".log li")).to_have_count(3)
     tab.check(job.address)
 
