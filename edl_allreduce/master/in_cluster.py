@@ -90,7 +90,7 @@ class MemoryFile:
 
 def run_in_cluster(spec: JobSpec) -> int:
     """Run the master of a job whose workers are pods; returns the exit code."""
-    logs.print_lines(str(spec.log_level), "master")
+    logs.print_lines(str(spec.log_level), "master", as_json=spec.logs_json)
     result = asyncio.run(ClusterMaster(spec, dict(os.environ)).run())
     log.info("%s: %s", result.phase.value, result.reason)
     if result.path:

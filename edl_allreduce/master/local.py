@@ -59,7 +59,9 @@ def run_local_job(spec: JobSpec, judge: Judge | None = None) -> int:
     directory = job_directory(spec)
     LocalJobFiles(directory).make_room()
     with JobLock(directory), outlet.installed(_nobody_reads) as streams:
-        configure_logging(spec, directory / MASTER_LOG, to_terminal=not can_draw(outside.console()))
+        configure_logging(
+            spec, directory / MASTER_LOG, to_terminal=spec.logs_json or not can_draw(outside.console())
+        )
         job = LocalJob(spec, judge=judge, streams=streams)
         result = asyncio.run(job.run())
         _tell_end(spec, result, job)
@@ -175,7 +177,7 @@ class LocalJob:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
         verdict = ""
-        display = Display(self.job.status, show=self._show)
+        display = Display(self.job.status, show=self._show and not spec.logs_json)
         loop.add_signal_handler(signal.SIGHUP, self._hung_up, display)
         try:
             result = await self.job.run()
@@ -374,5 +376,6 @@ def check_port(host: str, port: int) -> None:
 def configure_logging(spec: JobSpec, path: Path, *, to_terminal: bool) -> None:
     """The master's log goes to a file, to --log_file_path, and to the terminal where no table is drawn."""
     files = {"--job_dir": str(path), "--log_file_path": spec.log_file_path}
-    form = "%(asctime)s %(levelname)s [master] %(message)s"
-    logs.configure(str(spec.log_level), form, files=files, to_terminal=to_terminal)
+    logs.configure(
+        str(spec.log_level), "master", files=files, to_terminal=to_terminal, as_json=spec.logs_json
+    )
