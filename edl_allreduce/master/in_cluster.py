@@ -20,6 +20,7 @@ from edl_allreduce import clock, contract, files, logs
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
+from edl_allreduce.cluster.kubernetes.events import Recorder
 from edl_allreduce.cluster.kubernetes.manifests import (
     STATE_DIRECTORY,
     Credentials,
@@ -135,6 +136,7 @@ class ClusterMaster:
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
         self.feed = Feed(lambda: dataclasses.replace(self.job.status(), flags=self._flags))
+        self.recorder = self._recorder()
         self.metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
         self.job = JobShell(options, self._cluster, self._tell)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
@@ -156,9 +158,11 @@ class ClusterMaster:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
         await self._show("Running")
+        self.recorder.start()
         display = Display(self.job.status, show=False)
         result = await self.job.run()
         await display.close()
+        await self.recorder.close()
         self.metrics.close()
         for line in report.summary(self.job.status(), {}):
             log.info("%s", line)
@@ -174,6 +178,7 @@ class ClusterMaster:
         tell_log(event)
         self.feed.tell(event)
         self.metrics.told(event)
+        self.recorder.tell(event)
 
     def _leave(self) -> None:
         """This process ends, not the job; if the pod was deleted, Kubernetes deletes the workers, too."""
@@ -225,6 +230,15 @@ class ClusterMaster:
                     "metadata": {"name": owner["name"], "uid": owner["uid"]},
                 }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}
+
+    def _recorder(self) -> Recorder:
+        """Events are about the master's pod, and about whoever manages it."""
+        pod, owner = self._api.get(names.path("pods", self.spec.namespace, self._name)), self._owner()
+        subjects = [{"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}]
+        if owner["kind"] == TRAINING_JOB:
+            meta = {**owner["metadata"], "namespace": self.spec.namespace}
+            subjects.append({**owner, "metadata": meta})
+        return Recorder(self._api, subjects, lambda: self.job.status())
 
     def _used(self, worker_id: int) -> None:
         if worker_id >= self._memory.next_id:
