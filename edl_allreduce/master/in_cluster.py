@@ -42,6 +42,7 @@ from edl_allreduce.master.display import Display
 from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
+from edl_allreduce.master.tracing import Tracing
 from edl_allreduce.master.web.feed import Feed
 from edl_allreduce.master.web.guard import page_token
 from edl_allreduce.master.web.server import PageServer
@@ -137,6 +138,7 @@ class ClusterMaster:
             options = dataclasses.replace(options, recover_until=until)
         self.feed = Feed(lambda: dataclasses.replace(self.job.status(), flags=self._flags))
         self.recorder = self._recorder()
+        self.tracing = Tracing(self.spec.job_name, self._environ)
         self.metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
         self.job = JobShell(options, self._cluster, self._tell)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
@@ -164,6 +166,7 @@ class ClusterMaster:
         await display.close()
         await self.recorder.close()
         self.metrics.close()
+        await asyncio.to_thread(self.tracing.close)
         for line in report.summary(self.job.status(), {}):
             log.info("%s", line)
         self._memory.phase = result.phase.value
@@ -178,6 +181,7 @@ class ClusterMaster:
         tell_log(event)
         self.feed.tell(event)
         self.metrics.told(event)
+        self.tracing.told(event)
         self.recorder.tell(event)
 
     def _leave(self) -> None:

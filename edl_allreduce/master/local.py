@@ -36,6 +36,7 @@ from edl_allreduce.master.history import History
 from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
+from edl_allreduce.master.tracing import Tracing
 from edl_allreduce.master.web.bundle import report_page
 from edl_allreduce.master.web.feed import Feed, encode
 from edl_allreduce.master.web.guard import page_token, page_url
@@ -150,12 +151,14 @@ class LocalJob:
 
         known = self._files.events() if self._earlier is not None else []
         self.feed = Feed(self._seen, history=known, about=self._about)
+        tracing = Tracing(spec.job_name, os.environ)
         metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
 
         def on_event(event: EventRecord) -> None:
             self._keep(lambda: history.write(event))
             self.feed.tell(event)
             metrics.told(event)
+            tracing.told(event)
 
         await self._part_with_orphans()
         found = await cluster.start()
@@ -186,6 +189,7 @@ class LocalJob:
         finally:
             await display.close()
             metrics.close()
+            await asyncio.to_thread(tracing.close)
             self.final = dataclasses.replace(self._described(self.job.status()), audit=verdict)
             self._keep(lambda: self._files.write_result(self.final))
             await page.stop()
