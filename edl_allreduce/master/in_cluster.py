@@ -20,6 +20,7 @@ from edl_allreduce import clock, contract, files, logs
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
+from edl_allreduce.cluster.kubernetes.events import Recorder
 from edl_allreduce.cluster.kubernetes.manifests import (
     STATE_DIRECTORY,
     Credentials,
@@ -41,6 +42,7 @@ from edl_allreduce.master.display import Display
 from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
+from edl_allreduce.master.tracing import Tracing
 from edl_allreduce.master.web.feed import Feed
 from edl_allreduce.master.web.guard import page_token
 from edl_allreduce.master.web.server import PageServer
@@ -90,7 +92,7 @@ class MemoryFile:
 
 def run_in_cluster(spec: JobSpec) -> int:
     """Run the master of a job whose workers are pods; returns the exit code."""
-    logs.print_lines(str(spec.log_level), "master")
+    logs.print_lines(str(spec.log_level), "master", as_json=spec.logs_json)
     result = asyncio.run(ClusterMaster(spec, dict(os.environ)).run())
     log.info("%s: %s", result.phase.value, result.reason)
     if result.path:
@@ -135,6 +137,8 @@ class ClusterMaster:
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
         self.feed = Feed(lambda: dataclasses.replace(self.job.status(), flags=self._flags))
+        self.recorder = self._recorder()
+        self.tracing = Tracing(self.spec.job_name, self._environ)
         self.metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
         self.job = JobShell(options, self._cluster, self._tell)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
@@ -159,10 +163,13 @@ class ClusterMaster:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
         await self._show("Running")
+        self.recorder.start()
         display = Display(self.job.status, show=False)
         result = await self.job.run()
         await display.close()
+        await self.recorder.close()
         self.metrics.close()
+        await asyncio.to_thread(self.tracing.close)
         for line in report.summary(self.job.status(), {}):
             log.info("%s", line)
         self._memory.phase = result.phase.value
@@ -177,6 +184,8 @@ class ClusterMaster:
         tell_log(event)
         self.feed.tell(event)
         self.metrics.told(event)
+        self.tracing.told(event)
+        self.recorder.tell(event)
 
     def _leave(self) -> None:
         """This process ends, not the job; if the pod was deleted, Kubernetes deletes the workers, too."""
@@ -228,6 +237,15 @@ class ClusterMaster:
                     "metadata": {"name": owner["name"], "uid": owner["uid"]},
                 }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}
+
+    def _recorder(self) -> Recorder:
+        """Events are about the master's pod, and about whoever manages it."""
+        pod, owner = self._api.get(names.path("pods", self.spec.namespace, self._name)), self._owner()
+        subjects = [{"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}]
+        if owner["kind"] == TRAINING_JOB:
+            meta = {**owner["metadata"], "namespace": self.spec.namespace}
+            subjects.append({**owner, "metadata": meta})
+        return Recorder(self._api, subjects, lambda: self.job.status())
 
     def _used(self, worker_id: int) -> None:
         if worker_id >= self._memory.next_id:

@@ -36,6 +36,7 @@ from edl_allreduce.master.history import History
 from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
+from edl_allreduce.master.tracing import Tracing
 from edl_allreduce.master.web.bundle import report_page
 from edl_allreduce.master.web.feed import Feed, encode
 from edl_allreduce.master.web.guard import page_token, page_url
@@ -59,7 +60,9 @@ def run_local_job(spec: JobSpec, judge: Judge | None = None) -> int:
     directory = job_directory(spec)
     LocalJobFiles(directory).make_room()
     with JobLock(directory), outlet.installed(_nobody_reads) as streams:
-        configure_logging(spec, directory / MASTER_LOG, to_terminal=not can_draw(outside.console()))
+        configure_logging(
+            spec, directory / MASTER_LOG, to_terminal=spec.logs_json or not can_draw(outside.console())
+        )
         job = LocalJob(spec, judge=judge, streams=streams)
         result = asyncio.run(job.run())
         _tell_end(spec, result, job)
@@ -151,12 +154,14 @@ class LocalJob:
 
         known = self._files.events() if self._earlier is not None else []
         self.feed = Feed(self._seen, history=known, about=self._about)
+        tracing = Tracing(spec.job_name, os.environ)
         metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
 
         def on_event(event: EventRecord) -> None:
             self._keep(lambda: history.write(event))
             self.feed.tell(event)
             metrics.told(event)
+            tracing.told(event)
 
         await self._part_with_orphans()
         found = await cluster.start()
@@ -178,7 +183,7 @@ class LocalJob:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
         verdict = ""
-        display = Display(self.job.status, show=self._show)
+        display = Display(self.job.status, show=self._show and not spec.logs_json)
         loop.add_signal_handler(signal.SIGHUP, self._hung_up, display)
         try:
             result = await self.job.run()
@@ -187,6 +192,7 @@ class LocalJob:
         finally:
             await display.close()
             metrics.close()
+            await asyncio.to_thread(tracing.close)
             self.final = dataclasses.replace(self._described(self.job.status()), audit=verdict)
             self._keep(lambda: self._files.write_result(self.final))
             await page.stop()
@@ -381,5 +387,6 @@ def check_port(host: str, port: int, *, flag: str = "port", free: str = "0") -> 
 def configure_logging(spec: JobSpec, path: Path, *, to_terminal: bool) -> None:
     """The master's log goes to a file, to --log_file_path, and to the terminal where no table is drawn."""
     files = {"--job_dir": str(path), "--log_file_path": spec.log_file_path}
-    form = "%(asctime)s %(levelname)s [master] %(message)s"
-    logs.configure(str(spec.log_level), form, files=files, to_terminal=to_terminal)
+    logs.configure(
+        str(spec.log_level), "master", files=files, to_terminal=to_terminal, as_json=spec.logs_json
+    )

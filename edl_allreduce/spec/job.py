@@ -80,6 +80,13 @@ class LogLevel(enum.StrEnum):
     CRITICAL = "CRITICAL"
 
 
+class LogFormat(enum.StrEnum):
+    """What a line of a log is."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class ImagePullPolicy(enum.StrEnum):
     """Kubernetes' names."""
 
@@ -442,6 +449,12 @@ class JobSpec:
 
     # -- logs --------------------------------------------------------------------------------------------
     log_level: LogLevel = flag(LogLevel.INFO, group=Group.LOGGING, help="The least level that is logged.")
+    log_format: LogFormat = flag(
+        LogFormat.TEXT,
+        group=Group.LOGGING,
+        help="What a line of a log is: text for people, or a JSON object for collectors of logs; with json "
+        "no table is drawn.",
+    )
     full_traceback: bool = flag(
         False,
         group=Group.LOGGING,
@@ -635,6 +648,10 @@ class JobSpec:
         if self.training_data and self.validation_data and self.evaluation_steps:
             return JobType.TRAINING_WITH_EVALUATION
         return JobType.TRAINING_ONLY
+
+    @property
+    def logs_json(self) -> bool:
+        return self.log_format is LogFormat.JSON
 
     @property
     def checkpoints(self) -> str:
