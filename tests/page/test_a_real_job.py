@@ -25,7 +25,7 @@ LONG = 120_000
 
 
 def test_who_kills_a_worker_sees_what_happened_and_what_it_cost(launch, open_tab, tmp_path, capsys):
-    job = launch(num_workers=3, num_epochs=100_000, report=tmp_path / "kept.html")
+    job = launch(name="digits", num_workers=3, num_epochs=100_000, report=tmp_path / "kept.html")
     job.wait_for("plan", "workers 0, 1, 2")
     address = LocalJobFiles(job.job_dir).running()
     assert address is not None
