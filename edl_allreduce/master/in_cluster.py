@@ -43,7 +43,7 @@ from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
 from edl_allreduce.master.tracing import Tracing
-from edl_allreduce.master.web.feed import Feed
+from edl_allreduce.master.web.feed import Feed, in_common
 from edl_allreduce.master.web.guard import page_token
 from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.reading import UNDECODABLE, small_file
@@ -136,7 +136,10 @@ class ClusterMaster:
             )
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
-        self.feed = Feed(lambda: dataclasses.replace(self.job.status(), flags=self._flags))
+        self.feed = Feed(
+            lambda: dataclasses.replace(self.job.status(), flags=self._flags),
+            about=lambda: in_common(self.job.state.course),
+        )
         self.recorder = self._recorder()
         self.tracing = Tracing(self.spec.job_name, self._environ)
         self.metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
