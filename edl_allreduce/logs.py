@@ -5,9 +5,11 @@ A process in a pod or under a local master prints; a local master writes files t
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from edl_allreduce import outside
 from edl_allreduce.errors import UsageError
@@ -23,6 +25,26 @@ class Formatter(logging.Formatter):
         return outside.story(super().format(record))
 
 
+class JsonFormatter(logging.Formatter):
+    """A line is a JSON object, for collectors of logs."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__()
+        self._who = who
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "process": self._who,
+            "logger": record.name,
+            "message": outside.story(record.getMessage()),
+        }
+        if record.exc_info:
+            said["exception"] = outside.story(self.formatException(record.exc_info))
+        return json.dumps(said, ensure_ascii=False)
+
+
 class _File(logging.FileHandler):
     """What a full disk does not take is lost."""
 
@@ -30,17 +52,23 @@ class _File(logging.FileHandler):
         """Nobody is there to be told."""
 
 
-def print_lines(level: str, who: str, *, unless_configured: bool = False) -> None:
+def print_lines(level: str, who: str, *, as_json: bool = False, unless_configured: bool = False) -> None:
     """Log to standard output, each line with the name of the process; a user's script may know better."""
-    logging.basicConfig(
-        level=level,
-        format=f"%(asctime)s %(levelname)s [{who}] %(message)s",
-        stream=sys.stdout,
-        force=not unless_configured,
-    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_formatter(who, as_json=as_json))
+    logging.basicConfig(level=level, handlers=[handler], force=not unless_configured)
 
 
-def configure(level: str, form: str, *, files: Mapping[str, str], to_terminal: bool) -> None:
+def _formatter(who: str, *, as_json: bool) -> logging.Formatter:
+    if as_json:
+        return JsonFormatter(who)
+    name = f" [{who}]" if who else ""
+    return Formatter(f"%(asctime)s %(levelname)s{name} %(message)s")
+
+
+def configure(
+    level: str, who: str, *, files: Mapping[str, str], to_terminal: bool, as_json: bool = False
+) -> None:
     """Log into these files (by the flag that named them; empty ones are left out) and to standard output."""
     handlers: list[logging.Handler] = []
     for flag, path in files.items():
@@ -55,5 +83,5 @@ def configure(level: str, form: str, *, files: Mapping[str, str], to_terminal: b
         terminal.addFilter(lambda record: not getattr(record, "only_files", False))
         handlers.append(terminal)
     for handler in handlers:
-        handler.setFormatter(Formatter(form))
+        handler.setFormatter(_formatter(who, as_json=as_json))
     logging.basicConfig(level=level, handlers=handlers, force=True)

@@ -16,7 +16,8 @@ from edl_allreduce.cluster.known import KnownJob
 from edl_allreduce.core.protocol import Ask
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import ClusterUnreachable, EdlError
-from edl_allreduce.master.display import can_draw, render
+from edl_allreduce.master.display import can_draw
+from edl_allreduce.master.picture import render
 from edl_allreduce.master.report import Told, next_line
 from edl_allreduce.spec import JobSpec
 

@@ -39,10 +39,13 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "status": Entry("show jobs, or one job with its workers", "edl_allreduce.cli.status:main"),
     "attach": Entry("sit down before a job in the background again", "edl_allreduce.cli.attach:main"),
     "top": Entry("live view of a running job", "edl_allreduce.cli.top:main"),
+    "dashboard": Entry("open the page of a running job", "edl_allreduce.cli.dashboard:main"),
     "logs": Entry("show what workers and master printed", "edl_allreduce.cli.logs:main"),
     "events": Entry("show what happened to a job, with reasons", "edl_allreduce.cli.events:main"),
     "story": Entry("tell the life of one worker, from its start to its end", "edl_allreduce.cli.story:main"),
+    "report": Entry("write what came of a job: HTML, Markdown, JSON", "edl_allreduce.cli.report:main"),
     "scale": Entry("change the number of workers while training", "edl_allreduce.cli.scale:main"),
+    "drain": Entry("let one worker go, and another take its place", "edl_allreduce.cli.drain:main"),
     "autoscale": Entry(
         "replay a workload: what each policy would have done", "edl_allreduce.cli.autoscale:main"
     ),

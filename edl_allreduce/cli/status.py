@@ -62,7 +62,8 @@ def current(job: KnownJob) -> JobStatus:
 
 def watch(job: KnownJob) -> int:
     """The live table until the job ends, or lines where no table can be drawn."""
-    from edl_allreduce.master.display import can_draw, render
+    from edl_allreduce.master.display import can_draw
+    from edl_allreduce.master.picture import render
 
     running_address(job)
     console = outside.console()
@@ -95,7 +96,7 @@ def _watch_lines(job: KnownJob) -> None:
 
 def show(job: KnownJob) -> int:
     """One picture."""
-    from edl_allreduce.master.display import render
+    from edl_allreduce.master.picture import render
 
     status = current(job)
     outside.console().print(render(status))

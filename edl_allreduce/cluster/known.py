@@ -29,6 +29,8 @@ class Address(msgspec.Struct, frozen=True):
     """Of the job, as its workers read them; relative paths count from `cwd`."""
     certificate: str = ""
     """With one the master speaks TLS (jobs on Kubernetes)."""
+    page: str = ""
+    """Host and port of the job's page; empty without one."""
     mark: str = ""
     """In the environment of all workers that this master started, and of nobody else."""
 
@@ -87,6 +89,12 @@ class KnownJob(Protocol):
 
     def absence(self) -> str:
         """Why there is no master to ask, and where to look."""
+
+    def page(self) -> str:
+        """Host and port at which this machine reaches the page of a job that runs; empty without one."""
+
+    def report(self) -> bytes:
+        """What its page showed last, as JSON, of a job that is over; empty where nobody kept it."""
 
     def audit_dir(self) -> Path:
         """Where its workers wrote down which records they used; raises UsageError where nobody can tell."""

@@ -6,6 +6,7 @@
     master.log      the master's log, also when nobody reads what is printed
     stdout.log      what a job printed that was started in the background
     logs/           what each worker printed
+    report.html     what came of it, as a page; report.json the data of that page
     result.msgpack  the last status, written when the job ended in order (JSON knows no NaN)
 
 A master that was killed cannot tidy up, so a job counts as running only while the very process that wrote
@@ -40,6 +41,8 @@ ADDRESS = "job.json"
 EVENTS = "events.jsonl"
 EVENTS_BEFORE = "events.1.jsonl"
 RESULT = "result.msgpack"
+REPORT = "report.html"
+REPORT_DATA = "report.json"
 MASTER_LOG = "master.log"
 LOGS = "logs"
 MASTER = "master"
@@ -156,6 +159,16 @@ class LocalJobFiles:
     def resize(self, workers: int | None) -> bool:
         return False
 
+    def page(self) -> str:
+        address = self.running()
+        return address.page if address is not None else ""
+
+    def report(self) -> bytes:
+        try:
+            return small_file(self.directory / REPORT_DATA)
+        except OSError:
+            return b""
+
     def audit_dir(self) -> Path:
         address = self.address()
         given = _spec_of(address).audit_dir if address is not None else ""
@@ -214,7 +227,8 @@ class LocalJobFiles:
 
     def register(self, address: Address) -> None:
         """Announce a master; the result of an earlier run is no longer this job's."""
-        (self.directory / RESULT).unlink(missing_ok=True)
+        for name in (RESULT, REPORT, REPORT_DATA):
+            (self.directory / name).unlink(missing_ok=True)
         self._write(ADDRESS, msgspec.json.encode(address))
 
     def remove(self) -> None:
@@ -227,6 +241,11 @@ class LocalJobFiles:
 
     def write_result(self, status: JobStatus) -> None:
         self._write(RESULT, msgspec.msgpack.encode(status))
+
+    def write_report(self, data: bytes, page: str) -> Path:
+        self._write(REPORT_DATA, data)
+        self._write(REPORT, page.encode())
+        return self.directory / REPORT
 
     def _write(self, name: str, content: bytes) -> None:
         files.write(self.directory / name, content, private=True)

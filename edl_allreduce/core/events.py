@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, get_args
+
+from edl_allreduce.core import goodput
 
 NOBODY: Final = -1
 """In the place of a worker's number: it is about the whole job."""
@@ -111,6 +113,34 @@ class DrainWaits:
 
 
 @dataclass(frozen=True)
+class WorkerSlow:
+    """For long: its own part of a step takes `seconds`, that of the others `usual`."""
+
+    kind: ClassVar[str] = "straggler"
+    worker_id: int
+    seconds: float
+    usual: float
+    replaced: bool
+
+    def text(self) -> str:
+        times = self.seconds / self.usual if self.usual else 1.0
+        end = "; it drains and is replaced (--replace_stragglers)" if self.replaced else ""
+        return (
+            f"worker {self.worker_id} is slow: its part of a step takes {1000 * self.seconds:.0f} ms, "
+            f"{times:.1f} times as long as that of the others{end}"
+        )
+
+
+@dataclass(frozen=True)
+class WorkerQuickAgain:
+    kind: ClassVar[str] = "straggler"
+    worker_id: int
+
+    def text(self) -> str:
+        return f"worker {self.worker_id} is as quick as the others again"
+
+
+@dataclass(frozen=True)
 class TrainingResumed:
     """`how`: in the words of the worker that read the checkpoint."""
 
@@ -134,6 +164,8 @@ class RingPlanned:
     workers: tuple[int, ...]
     abort: bool
     reason: str
+    cause: str = ""
+    """`goodput.ReformCause`: for people who count."""
 
     def text(self) -> str:
         ids = ", ".join(map(str, self.workers))
@@ -252,6 +284,8 @@ class CheckpointWritten:
     worker_id: int
     step: int
     path: str
+    seconds: float = 0.0
+    """For which it was written, in the background."""
 
     def text(self) -> str:
         return f"worker {self.worker_id}: step {self.step} is in {self.path}"
@@ -375,6 +409,23 @@ class TrainingFinished:
 
 
 @dataclass(frozen=True)
+class TimeAccounted:
+    """Where the time of a job went that ends now: see `core.goodput`."""
+
+    kind: ClassVar[str] = "goodput"
+    wall: float
+    seconds: Mapping[str, float] = field(hash=False)
+    worker_wall: float
+    worker_seconds: Mapping[str, float] = field(hash=False)
+
+    def text(self) -> str:
+        report = goodput.GoodputReport(
+            self.wall, dict(self.seconds), self.worker_wall, dict(self.worker_seconds)
+        )
+        return goodput.words(report)
+
+
+@dataclass(frozen=True)
 class JobEnded:
     """`phase` is the last one."""
 
@@ -401,12 +452,12 @@ class Anomaly:
 
 Event = (
     WorkerLaunched | WorkerConnected | WorkerReady | WorkerEvicted | WorkerExited | WorkerFailed
-    | WorkerDrains | DrainWaits | TrainingResumed
+    | WorkerDrains | DrainWaits | WorkerSlow | WorkerQuickAgain | TrainingResumed
     | RingPlanned | RingAborted | RingReformed | StepsSetBack
     | RelaunchDelayed | WorkerNotReplaced | WorkersShort | NewcomersBegin
     | CheckpointWritten | CheckpointMissing | ModelEvaluated | RecordsLeftOut
     | TasksMade | TasksGivenAgain | Noted
-    | JobWaits | JobScaled | JobStops | TrainingFinished | JobEnded | Anomaly
+    | JobWaits | JobScaled | JobStops | TrainingFinished | TimeAccounted | JobEnded | Anomaly
 )  # fmt: skip
 
 _CLASSES: Final[Mapping[str, type[Any]]] = {made.__name__: made for made in get_args(Event)}
@@ -415,7 +466,7 @@ TYPE: Final = "type"
 
 def data(event: Event) -> dict[str, Any]:
     """The facts as JSON knows them: the class under `type`, then its fields."""
-    fields = {field.name: _plain(getattr(event, field.name)) for field in dataclasses.fields(event)}
+    fields = {part.name: _plain(getattr(event, part.name)) for part in dataclasses.fields(event)}
     return {TYPE: type(event).__name__, **fields}
 
 
@@ -425,8 +476,8 @@ def from_data(facts: Mapping[str, Any]) -> Event | None:
     if made is None:
         return None
     try:
-        fields = [field for field in dataclasses.fields(made) if field.name in facts]
-        event: Event = made(**{field.name: _typed(str(field.type), facts[field.name]) for field in fields})
+        fields = [part for part in dataclasses.fields(made) if part.name in facts]
+        event: Event = made(**{part.name: _typed(str(part.type), facts[part.name]) for part in fields})
     except (TypeError, ValueError):
         return None
     return event

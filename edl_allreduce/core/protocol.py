@@ -13,7 +13,7 @@ from edl_allreduce.core.health import Activity
 from edl_allreduce.core.progress import Length
 from edl_allreduce.version import __version__
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Grows when master and worker of two versions could not understand each other."""
 
 WARNING = "warning"
@@ -100,6 +100,12 @@ class Pulse:
     """Median of the recent steps."""
     done: int = 0
     """Pieces of the current activity that are finished, where it has pieces (evaluation)."""
+    ledger: dict[str, float] = field(default_factory=dict, hash=False)
+    """Where its time went since its process began: seconds by the name of a `goodput.Bucket`."""
+    compute_seconds: float = 0.0
+    """Median of the recent steps: its own part of one, before it meets the others."""
+    best_compute_seconds: float = 0.0
+    """The lowest median that it had in this ring."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +239,8 @@ class Checkpointed:
     step: int
     path: str
     error: str = ""
+    seconds: float = 0.0
+    """For which it was written, in the background."""
 
 
 @dataclass(frozen=True)
@@ -382,4 +390,11 @@ class StopJob:
     reason: str = "asked by the user"
 
 
-Command = Ask | Scale | StopJob
+@dataclass(frozen=True)
+class DrainWorker:
+    """Let one worker leave at a step boundary; another one takes its place."""
+
+    worker_id: int
+
+
+Command = Ask | Scale | StopJob | DrainWorker

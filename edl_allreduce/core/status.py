@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from edl_allreduce.core.goodput import GoodputReport
 from edl_allreduce.core.progress import Length
 from edl_allreduce.core.protocol import Evaluated
 
@@ -25,6 +26,14 @@ class WorkerStatus:
     draining: bool = False
     name: str = ""
     """What the cluster calls it: the name of its pod."""
+    compute_seconds: float = 0.0
+    """Median of the recent steps: its own part of one, before it meets the others. 0: not known."""
+    best_rank_score: float = 1.0
+    """How quick it is beside the quickest member of its ring: 1 as quick, 0.5 takes twice as long."""
+    own_best_score: float = 1.0
+    """How quick it is beside its own best time."""
+    straggler: bool = False
+    """It was slow for so long that an event names it."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,10 @@ class JobStatus:
     length: Length | None = None
     """Of a training, once a worker opened its data."""
     tally: Tally = Tally()
+    losses: list[float] = field(default_factory=list)
+    """Of the steps so far, in few points."""
+    goodput: GoodputReport = field(default_factory=GoodputReport)
+    """Where the time went, since this master took the job over."""
     checkpoint: CheckpointStatus | None = None
     audit: str = ""
     """The verdict on a job that is over, where it was given --audit_dir."""

@@ -20,16 +20,19 @@ from edl_allreduce import clock, contract, files, logs
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
+from edl_allreduce.cluster.kubernetes.events import Recorder
 from edl_allreduce.cluster.kubernetes.manifests import (
     STATE_DIRECTORY,
     TRAINING_JOB,
     Credentials,
     MasterContext,
+    page_port_of,
     port_of,
 )
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
 from edl_allreduce.cluster.kubernetes.remote import logged
+from edl_allreduce.core import goodput
 from edl_allreduce.core.controller import mail
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import Result
@@ -39,8 +42,13 @@ from edl_allreduce.errors import ClusterError, SetupError
 from edl_allreduce.master import report
 from edl_allreduce.master.display import Display
 from edl_allreduce.master.managed import Mailbox
+from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
+from edl_allreduce.master.tracing import Tracing
+from edl_allreduce.master.web.feed import Feed, in_common
+from edl_allreduce.master.web.guard import page_token
+from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.reading import UNDECODABLE, small_file
 from edl_allreduce.rpc.server import MasterServer, Tls
 from edl_allreduce.spec import JobSpec, to_argv
@@ -86,7 +94,7 @@ class MemoryFile:
 
 def run_in_cluster(spec: JobSpec) -> int:
     """Run the master of a job whose workers are pods; returns the exit code."""
-    logs.print_lines(str(spec.log_level), "master")
+    logs.print_lines(str(spec.log_level), "master", as_json=spec.logs_json)
     result = asyncio.run(ClusterMaster(spec, dict(os.environ)).run())
     log.info("%s: %s", result.phase.value, result.reason)
     if result.path:
@@ -134,7 +142,14 @@ class ClusterMaster:
             )
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
-        self.job = JobShell(options, self._cluster, tell_log)
+        self.feed = Feed(
+            lambda: dataclasses.replace(self.job.status(), flags=self._flags),
+            about=lambda: in_common(self.job.state.course),
+        )
+        self.recorder = self._recorder()
+        self.tracing = Tracing(self.spec.job_name, self._environ)
+        self.metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
+        self.job = JobShell(options, self._cluster, self._tell)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
         self._mailbox = self._open_mailbox() if owner["kind"] == TRAINING_JOB else None
         return await self._serve(credentials)
@@ -145,15 +160,28 @@ class ClusterMaster:
         # All addresses: tunnels of the API server arrive on the pod's loopback.
         anywhere = "[::]" if ":" in self._environ.get(contract.POD_IP, "") else "0.0.0.0"
         await server.start(anywhere, port_of(self.spec), tls)
+        page = PageServer(self.feed, self._answer, page_token(credentials.token), self.metrics.render)
+        page_port = page_port_of(self.spec)
+        if page_port is not None:  # all addresses: probes and monitors come from other machines
+            try:
+                await page.start(anywhere, page_port)
+            except OSError as error:
+                log.warning("the job has no page: port %d: %s", page_port, error.strerror)
+        self.feed.start()
+        self.metrics.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
         await self._show("Running")
         if self._mailbox is not None:
             self._mailbox.start()
+        self.recorder.start()
         display = Display(self.job.status, show=False)
         result = await self.job.run()
         await display.close()
+        await self.recorder.close()
+        self.metrics.close()
+        await asyncio.to_thread(self.tracing.close)
         for line in report.summary(self.job.status(), {}):
             log.info("%s", line)
         self._memory.phase = result.phase.value
@@ -162,8 +190,16 @@ class ClusterMaster:
         if self._mailbox is not None:
             await self._mailbox.close()
         await self._show("Finished")
+        await page.stop()
         await server.stop(1.0)
         return result
+
+    def _tell(self, event: EventRecord) -> None:
+        tell_log(event)
+        self.feed.tell(event)
+        self.metrics.told(event)
+        self.tracing.told(event)
+        self.recorder.tell(event)
 
     def _leave(self, why: str = "asked to end") -> None:
         """This process ends, not the job. Workers that belong to this pod go with it, if it was deleted."""
@@ -241,6 +277,15 @@ class ClusterMaster:
                 }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}
 
+    def _recorder(self) -> Recorder:
+        """Events are about the master's pod, and about whoever manages it."""
+        pod, owner = self._api.get(names.path("pods", self.spec.namespace, self._name)), self._owner()
+        subjects = [{"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}]
+        if owner["kind"] == TRAINING_JOB:
+            meta = {**owner["metadata"], "namespace": self.spec.namespace}
+            subjects.append({**owner, "metadata": meta})
+        return Recorder(self._api, subjects, lambda: self.job.status())
+
     def _used(self, worker_id: int) -> None:
         if worker_id >= self._memory.next_id:
             self._memory.next_id = worker_id + 1
@@ -278,6 +323,7 @@ class ClusterMaster:
             loss=status.loss if status.loss == status.loss else 0.0,  # JSON knows no NaN
             reason=status.reason[: TERMINATION_BYTES // 2],
             tally=dataclasses.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
+            goodput=goodput.short(status.goodput),
         )
         try:
             TERMINATION_LOG.write_bytes(msgspec.json.encode(short)[:TERMINATION_BYTES])

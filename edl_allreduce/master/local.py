@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from edl_allreduce import clock, logs, outside
+from edl_allreduce import clock, files, logs, outside
 from edl_allreduce.cluster.base import Cluster, Found, Site
 from edl_allreduce.cluster.choose import cluster_of
 from edl_allreduce.cluster.known import Address
@@ -32,8 +32,14 @@ from edl_allreduce.errors import UsageError
 from edl_allreduce.master import outlet, report
 from edl_allreduce.master.display import Display, can_draw
 from edl_allreduce.master.history import History
+from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
+from edl_allreduce.master.tracing import Tracing
+from edl_allreduce.master.web.bundle import report_page
+from edl_allreduce.master.web.feed import Feed, encode, in_common
+from edl_allreduce.master.web.guard import page_token, page_url
+from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
 
@@ -53,7 +59,9 @@ def run_local_job(spec: JobSpec, judge: Judge | None = None) -> int:
     directory = job_directory(spec)
     LocalJobFiles(directory).make_room()
     with JobLock(directory), outlet.installed(_nobody_reads) as streams:
-        configure_logging(spec, directory / MASTER_LOG, to_terminal=not can_draw(outside.console()))
+        configure_logging(
+            spec, directory / MASTER_LOG, to_terminal=spec.logs_json or not can_draw(outside.console())
+        )
         job = LocalJob(spec, judge=judge, streams=streams)
         result = asyncio.run(job.run())
         _tell_end(spec, result, job)
@@ -67,7 +75,7 @@ def _nobody_reads(why: str) -> None:
 def _tell_end(spec: JobSpec, result: Result, job: LocalJob) -> None:
     failed, status = result.phase is Phase.FAILED, job.final
     end = f"{result.phase.value}: {outside.story(result.reason)}"
-    places = {**_places(spec), "Notice": job.trouble}
+    places = {**_places(spec), "Report": job.report, "Notice": job.trouble}
     lines = report.summary(status, places) if status.step or not failed else []
     if result.path:
         lines.append(f"{what_is_written(spec)} in {outside.line(result.path)}")
@@ -123,6 +131,11 @@ class LocalJob:
         self._interrupts = 0
         self.trouble = ""
         """What happened to the job's own files."""
+        self.page = ""
+        """Host and port of its page; empty without one."""
+        self.report = ""
+        """Where its report is, once it is over."""
+        self.feed: Feed
         self.job: JobShell
         self.final: JobStatus
         """How it ended."""
@@ -135,10 +148,19 @@ class LocalJob:
     async def _run(self, history: History) -> Result:
         spec = self.spec
         check_port(spec.bind, spec.port)
+        check_port(spec.bind, spec.typed.dashboard_port or 0, flag="dashboard_port", free="auto")
         cluster = self._cluster()
+
+        known = self._files.events() if self._earlier is not None else []
+        self.feed = Feed(self._seen, history=known, about=lambda: in_common(self.job.state.course))
+        tracing = Tracing(spec.job_name, os.environ)
+        metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
 
         def on_event(event: EventRecord) -> None:
             self._keep(lambda: history.write(event))
+            self.feed.tell(event)
+            metrics.told(event)
+            tracing.told(event)
 
         await self._part_with_orphans()
         found = await cluster.start()
@@ -150,12 +172,17 @@ class LocalJob:
             self.port = await server.start(spec.bind, spec.port)
         except OSError as error:
             raise UsageError(f"{error} Choose another with --port.") from error
+        page = PageServer(self.feed, self._answer, page_token(self.token), metrics.render)
+        self.page = await self._open_page(page)
+        self.feed.start()
+        metrics.start()
         self._register()
+        self._name_page()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
         verdict = ""
-        display = Display(self.job.status, show=self._show)
+        display = Display(self.job.status, show=self._show and not spec.logs_json)
         loop.add_signal_handler(signal.SIGHUP, self._hung_up, display)
         try:
             result = await self.job.run()
@@ -163,9 +190,54 @@ class LocalJob:
             return result
         finally:
             await display.close()
+            metrics.close()
+            await asyncio.to_thread(tracing.close)
             self.final = dataclasses.replace(self._described(self.job.status()), audit=verdict)
             self._keep(lambda: self._files.write_result(self.final))
+            await page.stop()
+            self._keep(self._write_report)
             await server.stop(1.0)
+
+    async def _open_page(self, page: PageServer) -> str:
+        """Host and port; empty when the job has no page."""
+        port = self.spec.typed.dashboard_port
+        if port is None:
+            return ""
+        try:
+            port = await page.start(self.spec.bind, port)
+        except OSError as error:  # taken since it was looked at
+            raise UsageError(f"--dashboard_port={port}: {error.strerror}. Choose another.") from error
+        return f"{LOOPBACK if self.spec.bind == ANY else self.spec.bind}:{port}"
+
+    def _name_page(self) -> None:
+        """With the token only where nobody else reads along: a file may be open to others."""
+        if not self.page or not self._show:
+            return
+        if sys.stdout.isatty():
+            print(f"The job's page: {page_url(self.page, page_token(self.token))}", flush=True)
+        else:
+            print(
+                f"The job's page: http://{self.page}; `elasticdl dashboard {self._files.named}` opens it",
+                flush=True,
+            )
+
+    def _seen(self) -> JobStatus:
+        return self.final if self.job.over and hasattr(self, "final") else self._described(self.job.status())
+
+    def _write_report(self) -> None:
+        """Next to the job's other files, and where the user wants it."""
+        data = encode(self.feed.update())
+        page = report_page(data)
+        self.report = str(self._files.write_report(data, page))
+        if not self.spec.report:
+            return
+        path = Path(self.spec.report)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write(path, page.encode())
+            self.report = str(path)
+        except OSError as error:
+            self.trouble = self.trouble or f"--report={path} cannot be written: {error.strerror}"
 
     def _keep(self, write: Callable[[], object]) -> None:
         """A full disk or a directory that somebody deleted must not end a healthy job."""
@@ -262,6 +334,7 @@ class LocalJob:
             started=clock.wall(),
             cwd=str(Path.cwd()),
             flags=self._flags,
+            page=self.page,
             mark=self._mark,
         )
         self._files.register(address)
@@ -289,8 +362,8 @@ class JobLock:
         os.close(self._descriptor)
 
 
-def check_port(host: str, port: int) -> None:
-    """Before gRPC tries: it would print lines of its own about a port that is taken."""
+def check_port(host: str, port: int, *, flag: str = "port", free: str = "0") -> None:
+    """Before anything begins, and before gRPC tries: it would print lines of its own about a taken port."""
     if not port:
         return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -300,13 +373,14 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host.strip("[]"), port))
     except OSError as error:
         raise UsageError(
-            f"--port={port}: the master cannot listen on {host}:{port}: {error.strerror}. "
-            "Choose another port; 0 takes a free one."
+            f"--{flag}={port}: the master cannot listen on {host}:{port}: {error.strerror}. "
+            f"Choose another port; {free} takes a free one."
         ) from None
 
 
 def configure_logging(spec: JobSpec, path: Path, *, to_terminal: bool) -> None:
     """The master's log goes to a file, to --log_file_path, and to the terminal where no table is drawn."""
     files = {"--job_dir": str(path), "--log_file_path": spec.log_file_path}
-    form = "%(asctime)s %(levelname)s [master] %(message)s"
-    logs.configure(str(spec.log_level), form, files=files, to_terminal=to_terminal)
+    logs.configure(
+        str(spec.log_level), "master", files=files, to_terminal=to_terminal, as_json=spec.logs_json
+    )

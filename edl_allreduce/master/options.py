@@ -22,5 +22,6 @@ def options_of(spec: JobSpec) -> JobOptions:
         crash_budget=spec.max_worker_crashes,
         max_bad_records=spec.max_bad_records,
         task_records=task_records,
+        replace_stragglers=spec.replace_stragglers,
         relaunch=spec.typed.aux_params.get("disable_relaunch", "").lower() != "true",
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edl_allreduce import outside
+from edl_allreduce.core import goodput
 from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.progress import duration
 from edl_allreduce.core.status import JobStatus
@@ -103,20 +104,16 @@ def _trained(status: JobStatus) -> dict[str, str]:
     rows = {
         "Steps": f"{status.step} of {status.total_steps}{earlier}",
         "Epochs": f"{status.position / length.records:.4g} of {length.epochs}",
-        "Time": f"{duration(status.elapsed)}, {duration(tally.trained)} of it with a ring{_goodput(status)}",
+        "Time": f"{duration(status.elapsed)}, {duration(tally.trained)} of it with a ring",
     }
+    if status.goodput.wall > 0:
+        rows["Goodput"] = goodput.words(status.goodput).removeprefix("goodput ")
     if tally.trained and tally.steps:
         steps, records = tally.steps / tally.trained, tally.records / tally.trained
         rows["Throughput"] = f"{steps:,.1f} steps/s, {records:,.0f} records/s on average"
     if status.loss == status.loss:
         rows["Loss"] = f"{number(status.loss)} in the last step"
     return rows
-
-
-def _goodput(status: JobStatus) -> str:
-    if not status.elapsed:
-        return ""
-    return f" (goodput {min(1.0, status.tally.trained / status.elapsed) * 100:.0f} %)"
 
 
 def _pulled(status: JobStatus) -> dict[str, str]:

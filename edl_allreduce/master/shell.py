@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edl_allreduce import outside
@@ -35,6 +35,17 @@ CERTAIN = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryE
 """Why a worker cannot be started, when trying again would not help."""
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """Streams of workers, and messages over them."""
+
+    open_streams: int
+    streams: int
+    """That were ever opened."""
+    received: int
+    sent: int
+
+
 class JobShell:
     """One job: its machine, the streams of its workers, the cluster that runs them."""
 
@@ -56,6 +67,7 @@ class JobShell:
         self._broken = False
         self._outboxes: dict[int, asyncio.Queue[protocol.FromMaster | None]] = {}
         self._links = 0
+        self._messages = [0, 0]
         self._parts = Parts()
         self._events: list[EventRecord] = []
         self._serial = last_serial
@@ -93,6 +105,13 @@ class JobShell:
             raise UsageError(refusal)
         self.deliver(inbox.Scale(count, leaving))
 
+    def drain(self, worker_id: int) -> None:
+        """Let one worker leave at a step boundary; another one takes its place."""
+        refusal = keeping.refusal_to_drain(self.state, worker_id)
+        if refusal:
+            raise UsageError(refusal)
+        self.deliver(inbox.Drain(worker_id))
+
     def kill_all(self) -> None:
         """End at once, without a result (Ctrl-C twice)."""
         self.deliver(inbox.KillAll())
@@ -107,6 +126,8 @@ class JobShell:
                 self.scale(count)
             case protocol.StopJob(reason):
                 self.stop(reason)
+            case protocol.DrainWorker(worker_id):
+                self.drain(worker_id)
         return self.status()
 
     def status(self) -> JobStatus:
@@ -114,6 +135,11 @@ class JobShell:
         facts = {i: self._cluster.facts(i) for i in queries.workers_known(self.state)}
         seen = queries.status(self.state, self._clock.now(), self._clock.wall(), facts)
         return replace(seen, events=self._events)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What went over the streams so far."""
+        return Traffic(len(self._outboxes), self._links, *self._messages)
 
     @property
     def over(self) -> bool:
@@ -168,6 +194,7 @@ class JobShell:
     def _post(self, link: int, message: protocol.FromMaster | None) -> None:
         outbox = self._outboxes.get(link)
         if outbox is not None:  # otherwise it hung up a moment ago, and the machine will hear of it
+            self._messages[1] += 1
             outbox.put_nowait(message)
 
     # -------------------------------------------------------------------------------------------- streams
@@ -201,6 +228,7 @@ class JobShell:
     async def _read(self, uid: str, link: int, requests: AsyncIterator[protocol.FromWorker]) -> None:
         try:
             async for message in requests:
+                self._messages[0] += 1
                 match message:
                     case protocol.KvSet(generation, key, value):
                         self._pass_on(generation, key, value)

@@ -35,6 +35,8 @@ __all__ = [
 
 # Where the documents start a master by hand and where workers look for it.
 DOCUMENTED_PORT = 50001
+DASHBOARD_PORT = 50002
+"""Of the page of a job in pods."""
 DEFAULT_CHECKPOINTS = "checkpoint_dir"
 
 
@@ -77,6 +79,13 @@ class LogLevel(enum.StrEnum):
     WARNING = "WARNING"
     ERROR = "ERROR"
     CRITICAL = "CRITICAL"
+
+
+class LogFormat(enum.StrEnum):
+    """What a line of a log is."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 class ImagePullPolicy(enum.StrEnum):
@@ -360,6 +369,16 @@ class JobSpec:
         minimum=0,
         help="How long newcomers are gathered so that all of them join in one re-form of the ring.",
     )
+    replace_stragglers: float = flag(
+        0.0,
+        group=Group.ELASTICITY,
+        metavar="FACTOR",
+        commands=TRAINING,
+        minimum=0,
+        help="Drain and replace a worker whose part of a step takes FACTOR (1.5 or more) times as long as "
+        "that of the others for half a minute; one at a time, never below --min_workers. 0: such a worker is "
+        "only named.",
+    )
     max_worker_crashes: int = flag(
         3,
         group=Group.ELASTICITY,
@@ -440,6 +459,12 @@ class JobSpec:
 
     # -- logs --------------------------------------------------------------------------------------------
     log_level: LogLevel = flag(LogLevel.INFO, group=Group.LOGGING, help="The least level that is logged.")
+    log_format: LogFormat = flag(
+        LogFormat.TEXT,
+        group=Group.LOGGING,
+        help="What a line of a log is: text for people, or a JSON object for collectors of logs; with json "
+        "no table is drawn.",
+    )
     full_traceback: bool = flag(
         False,
         group=Group.LOGGING,
@@ -466,6 +491,23 @@ class JobSpec:
         metavar="DIR",
         help="Each worker writes here which records it really used; `elasticdl audit` then proves that "
         "every record was used exactly once per epoch. Empty: no audit.",
+    )
+
+    dashboard_port: str = flag(
+        "auto",
+        group=Group.LOGGING,
+        metavar="PORT",
+        commands=frozenset(Command) - {Command.WORKER},
+        help="Port of the job's page; `elasticdl dashboard` opens it. auto: any free one on this machine's "
+        "loopback, 50002 in a pod. off: no page.",
+    )
+    report: str = flag(
+        "",
+        group=Group.LOGGING,
+        metavar="FILE",
+        commands=frozenset({Command.TRAIN, Command.EVALUATE, Command.PREDICT, Command.MASTER}),
+        help="When a job on this machine is over, write its report here, too, as one HTML file. One is "
+        "always in the job's directory; `elasticdl report` makes other forms of it.",
     )
 
     # -- Kubernetes --------------------------------------------------------------------------------------
@@ -682,6 +724,10 @@ class JobSpec:
         if self.training_data and self.validation_data and self.evaluation_steps:
             return JobType.TRAINING_WITH_EVALUATION
         return JobType.TRAINING_ONLY
+
+    @property
+    def logs_json(self) -> bool:
+        return self.log_format is LogFormat.JSON
 
     @property
     def checkpoints(self) -> str:

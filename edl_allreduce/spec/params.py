@@ -166,6 +166,15 @@ def split_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def parse_page_port(text: str) -> int | None:
+    """A port of --dashboard_port; 0 for auto, None for off."""
+    if text in ("auto", "off"):
+        return 0 if text == "auto" else None
+    if not _PORT.fullmatch(text) or not 0 < int(text) <= 65535:
+        raise UsageError(f"{text!r}: expected auto, off or a port from 1 to 65535")
+    return int(text)
+
+
 def parse_pattern(text: str) -> re.Pattern[str]:
     """The regular expression of --populate_env_names."""
     try:

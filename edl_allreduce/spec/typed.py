@@ -20,6 +20,7 @@ from edl_allreduce.spec.params import (
     parse_label_value,
     parse_moment,
     parse_node_selector,
+    parse_page_port,
     parse_params,
     parse_pattern,
     parse_tolerations,
@@ -74,6 +75,7 @@ class TypedFlags:
     model_params = TypedFlag("model_params", parse_params)
     data_reader_params = TypedFlag("data_reader_params", parse_params)
     aux_params = TypedFlag("aux_params", parse_params)
+    dashboard_port = TypedFlag("dashboard_port", parse_page_port)
     # Of pods.
     master_resource_request = TypedFlag("master_resource_request", parse_resources)
     master_resource_limit = TypedFlag("master_resource_limit", parse_resources)

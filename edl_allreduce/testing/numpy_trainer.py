@@ -19,6 +19,7 @@ from edl_allreduce.worker.loop.steps import (
     StepInput,
     StepResult,
     Vector,
+    seconds_of,
     step_result,
 )
 from edl_allreduce.worker.ring.base import Ring
@@ -56,8 +57,11 @@ class NumpyTrainer:
         used = np.bincount(indices, minlength=self.used.size)
         return Contribution([mixed, used], loss / step.batch, len(indices), step.batch)
 
-    def commit(self, own: Contribution, *, switch: bool, stop: bool, drain: bool) -> StepResult:
-        control = np.array([switch, stop, drain, own.records, own.loss * own.batch], np.float64)
+    def commit(
+        self, own: Contribution, *, switch: bool, stop: bool, drain: bool, seconds: float
+    ) -> StepResult:
+        table = seconds_of(self._ring.rank, self._ring.size, seconds)
+        control = np.array([switch, stop, drain, own.records, own.loss * own.batch, *table], np.float64)
         mixed, used, total = self._ring.sum([*own.tensors, control])
         result = step_result(total)
         if not result.finite and self._on_nan is OnNan.STOP:

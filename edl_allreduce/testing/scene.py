@@ -64,6 +64,8 @@ class Actor:
     has_state: bool = False
     step: int = 0
     draining: bool = False
+    compute_seconds: float = 0.0
+    """Of its own part of a step, as its heartbeats tell it."""
     heard: list[protocol.FromMaster] = field(default_factory=list)
     unread: list[protocol.FromMaster] = field(default_factory=list)
     """What came while it was frozen."""
@@ -349,7 +351,8 @@ class Scene:
         activity = Activity.COMPUTING if generation else Activity.IDLE
         if actor.ready:
             at = 10 * actor.step
-            self._say(actor, protocol.Pulse(activity, generation, actor.step, at, 0.5, STEP_SECONDS))
+            pulse = protocol.Pulse(activity, generation, actor.step, at, 0.5, STEP_SECONDS)
+            self._say(actor, replace(pulse, compute_seconds=actor.compute_seconds))
         else:
             self._say(actor, protocol.Pulse(Activity.PREPARING, 0, 0, 0, 0.0, 0.0))
 

@@ -24,6 +24,7 @@ from edl_allreduce.core.attendance import events, machine, queries
 from edl_allreduce.core.attendance.queries import HERE, NEXT
 from edl_allreduce.core.attendance.state import NextOrder, Pulled, State
 from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.goodput import Bucket
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import MasterUnreachable
@@ -100,6 +101,7 @@ class Attendant:
 
     def ready(self, message: protocol.Ready) -> None:
         self.progress.activity = Activity.IDLE
+        self.progress.ledger.close(Bucket.STARTUP, then=Bucket.WAITING)
         self._put(events.IsReady(message))
 
     def next_order(self, generation: int) -> NextOrder:
@@ -133,6 +135,7 @@ class Attendant:
     def left(self, step: int, reason: str) -> None:
         """Say that this worker is out of its ring before its time and waits."""
         self.progress.activity = Activity.IDLE
+        self._beat()  # so that the master knows where the time went until here
         self._put(events.HasLeft(step, reason))
 
     def switching(self, step: int) -> None:
@@ -146,6 +149,7 @@ class Attendant:
 
     def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None:
         last = self.progress
+        self._beat()
         self._put(events.IsDone(step, stopped, last.position, last.loss, failure, warning))
 
     def announce(self, plan: Plan, place: StartPoint) -> None:
@@ -310,8 +314,11 @@ class Attendant:
         p, plan, stream = self.progress, self._state.plan, self._stream
         if stream is not None:
             generation = plan.generation if plan is not None else 0
+            times = (p.ledger.read(), p.compute_seconds, p.best_compute_seconds)
             stream.send(
-                protocol.Pulse(p.activity, generation, p.step, p.position, p.loss, p.step_seconds, p.done)
+                protocol.Pulse(
+                    p.activity, generation, p.step, p.position, p.loss, p.step_seconds, p.done, *times
+                )
             )
 
     # ----------------------------------------------------------------------------------------- helpers

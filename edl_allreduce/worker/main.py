@@ -76,7 +76,7 @@ def check_places(spec: JobSpec) -> None:
 
 def configure_logging(spec: JobSpec) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    logs.print_lines(str(spec.log_level), f"worker {spec.worker_id}")
+    logs.print_lines(str(spec.log_level), f"worker {spec.worker_id}", as_json=spec.logs_json)
 
 
 def end(code: int) -> NoReturn:

@@ -19,6 +19,7 @@ SMALL = {
     "data": ["--rounds=1", "--records=300", "--pixels=4"],
     "checkpoint": ["--rounds=1", "--model=mlp", "--steps=12", "--every=4"],
     "startup": ["--rounds=1"],
+    "seeing": ["--rounds=1", "--seconds=1"],
     "autoscale": ["--rounds=1", "--sizes=40x4x20"],
 }
 

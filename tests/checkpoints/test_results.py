@@ -101,25 +101,6 @@ def test_the_model_of_each_epoch_has_a_directory_that_is_done(model, tmp_path):
     assert names == sorted(["done", *(f"{v.path.replace('/', '.')}.npy" for v in model.variables)])
 
 
-def test_curves_are_readable_by_tensorboard(tmp_path):
-    summaries = Summaries(str(tmp_path))
-    for step in range(1, 21):
-        summaries.step(step, loss=1 / step, records_per_second=100.0, ring=3)
-    summaries.evaluation(20, {"accuracy": 0.5})
-    summaries.pause(20, 0.25, 2)
-    summaries.flush()
-    (path,) = tmp_path.iterdir()
-    points = {
-        (event.step, value.tag): value.simple_value
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-    }
-    assert points[20, "train/loss"] == pytest.approx(0.05)
-    assert points[10, "ring/size"] == 3 and points[20, "ring/size"] == 2
-    assert points[20, "evaluation/accuracy"] == 0.5 and points[20, "ring/pause_seconds"] == 0.25
-    assert (5, "train/loss") not in points
-
-
 def test_curves_that_cannot_be_written_are_told_once_and_training_goes_on(tmp_path):
     (tmp_path / "file").touch()
     told: list[protocol.Note] = []

@@ -42,6 +42,7 @@ texts = {
     "cluster_spec_json": st.sampled_from(["", '{"pod_spec": {"labels": {"a": "b"}}}']),
     "deadline": st.sampled_from(["", "2030-12-31T08:00:00Z"]),
     "queue_name": st.sampled_from(["", "team-a"]),
+    "dashboard_port": st.sampled_from(["auto", "off", "8080"]),
     "master_addr": st.sampled_from(["", "localhost:50001", "[::1]:1"]),
 }
 numbers = {

@@ -79,7 +79,7 @@ def test_a_job_directory_that_can_no_longer_be_written_is_told_once_and_ends_not
 def test_a_log_on_a_full_disk_is_lost_without_a_word():
     program = (
         "import logging; from edl_allreduce import logs\n"
-        "logs.configure('INFO', '%(message)s', files={'--log_file_path': '/dev/full'}, to_terminal=True)\n"
+        "logs.configure('INFO', 'master', files={'--log_file_path': '/dev/full'}, to_terminal=True)\n"
         "for _ in range(2000): logging.info('a line that fills the disk')\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

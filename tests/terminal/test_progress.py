@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from edl_allreduce.core.goodput import GoodputReport
 from edl_allreduce.core.progress import Length, Place, Stopwatch, duration
 from edl_allreduce.core.schedule import Order, Schedule
 from edl_allreduce.core.status import Tally
@@ -149,11 +150,13 @@ def test_the_summary_of_a_disturbed_and_resumed_job():
     over = status(
         phase="Succeeded", step=200, position=10_000, tally=tally, loss=0.0123, audit="clean: 200 steps",
         metrics={"accuracy": 0.97}, metrics_step=200,
+        goodput=GoodputReport(20.0, {"productive_step": 15.0, "program_startup": 5.0}),
     )  # fmt: skip
     assert summary(over, {"Checkpoint": "ckpt/version-200", "TensorBoard": ""}) == [
         "  Steps       200 of 200, 150 of them in this run",
         "  Epochs      10 of 10",
-        "  Time        20 s, 15 s of it with a ring (goodput 75 %)",
+        "  Time        20 s, 15 s of it with a ring",
+        "  Goodput     75 % of 20 s; lost: start of programs 5.0 s",
         "  Throughput  10.0 steps/s, 500 records/s on average",
         "  Loss        0.0123 in the last step",
         "  Metrics     accuracy 0.97 (model of step 200)",

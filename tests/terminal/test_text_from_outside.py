@@ -23,7 +23,7 @@ from edl_allreduce.core.protocol import Seat
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master import report
-from edl_allreduce.master.display import render
+from edl_allreduce.master.picture import render
 from edl_allreduce.rpc import codec
 from scripts import demo_cluster
 from tests.terminal.statuses import LENGTH, status, worker

@@ -17,7 +17,7 @@ from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.spec import JobSpec, to_argv
 from edl_allreduce.spec.adaptation import Piece
 from edl_allreduce.spec.declare import Command, Group, flag_of
-from edl_allreduce.spec.job import DOCUMENTED_PORT, RestartPolicy
+from edl_allreduce.spec.job import DASHBOARD_PORT, DOCUMENTED_PORT, RestartPolicy
 from edl_allreduce.spec.params import Toleration
 from edl_allreduce.spec.typed import Resources
 from edl_allreduce.spec.volumes import Claim
@@ -103,7 +103,8 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False, uid: str = "") ->
             _from_secret(secret_name, contract.MASTER_CERTIFICATE, "tls.crt"),
             _from_secret(secret_name, contract.MASTER_KEY, "tls.key"),
         ],
-        "ports": [{"name": "master", "containerPort": port_of(spec)}],
+        "ports": [{"name": "master", "containerPort": port_of(spec)}, *_page_ports(spec)],
+        **_probe(spec),
         "resources": _resources(spec.typed.master_resources),
         "volumeMounts": [*mounts, {"name": "state", "mountPath": STATE_DIRECTORY}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -198,6 +199,25 @@ def master_service(spec: JobSpec) -> Object:
 
 def port_of(spec: JobSpec) -> int:
     return spec.port or DOCUMENTED_PORT
+
+
+def page_port_of(spec: JobSpec) -> int | None:
+    """Of the job's page, of its metrics and probes; None without them."""
+    port = spec.typed.dashboard_port
+    return port or DASHBOARD_PORT if port is not None else None
+
+
+def _page_ports(spec: JobSpec) -> list[Object]:
+    port = page_port_of(spec)
+    return [{"name": names.PAGE_PORT, "containerPort": port}] if port is not None else []
+
+
+def _probe(spec: JobSpec) -> Object:
+    """For people who look at pods; workers find a master that is not ready, too."""
+    if page_port_of(spec) is None:
+        return {}
+    asked = {"path": "/readyz", "port": names.PAGE_PORT}
+    return {"readinessProbe": {"httpGet": asked, "periodSeconds": 5, "timeoutSeconds": 5}}
 
 
 def owned(manifest: Object, owner: Object) -> Object:

@@ -102,6 +102,7 @@ class ClusterJob:
     _pod: Object | None = None
     _asked: float = float("-inf")
     _address: Address | None = None
+    _tunnel: Tunnel | None = field(default=None, repr=False)
     _said: JobStatus | None = field(default=None, repr=False)
 
     @property
@@ -177,9 +178,13 @@ class ClusterJob:
         return next(named, "") or names.secret_name(self.name)
 
     def _port(self) -> int:
+        return next(iter(self._ports().values()), DOCUMENTED_PORT)
+
+    def _ports(self) -> dict[str, int]:
+        """Of the master, by name; its own port first."""
         pod = self.pod()
         ports = pod["spec"]["containers"][0].get("ports") or [] if pod is not None else []
-        return int(ports[0]["containerPort"]) if ports else DOCUMENTED_PORT
+        return {port.get("name", ""): int(port["containerPort"]) for port in ports}
 
     def over(self) -> bool:
         return self.phase() in (*ENDED, "Gone")
@@ -224,6 +229,17 @@ class ClusterJob:
         if self.pod() is None:
             return []
         return events_in(self._pod_lines(names.master_name(self.name)))
+
+    def page(self) -> str:
+        if self.running() is None:
+            return ""
+        if self._tunnel is None and (port := self._ports().get(names.PAGE_PORT)):
+            self._tunnel = Tunnel(self.api, self.namespace, names.master_name(self.name), port)
+        return self._tunnel.address if self._tunnel is not None else ""
+
+    def report(self) -> bytes:
+        """A pod keeps no files for later: the report is made of the master's log."""
+        return b""
 
     # ------------------------------------------------------------------------------------------------ logs
 

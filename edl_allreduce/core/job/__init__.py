@@ -9,6 +9,8 @@ keeping     workers: slots, ids, relaunch, scaling, refusals, evictions
 ring        one kind of work: a ring that trains, led by `core.membership`
 queue       the other kind: tasks that workers pull (evaluation, prediction)
 finishing   who writes the result, and how the job ends
+pacing      workers that are slow
+timing      where the time goes
 queries     what people are shown
 invariants  what must hold after every event; tests ask all the time
 """

@@ -71,6 +71,13 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Drain:
+    """Somebody wants this worker to leave at a step boundary."""
+
+    worker_id: int
+
+
+@dataclass(frozen=True)
 class Stop:
     """Somebody wants the job to stop at a step boundary."""
 
@@ -106,8 +113,9 @@ class Note:
 
 
 Event = (
-    Connected | Heard | HungUp | Ended | LaunchFailed | LogRead | Scale | Stop | KillAll | Adopt | Tick | Note
-)
+    Connected | Heard | HungUp | Ended | LaunchFailed | LogRead
+    | Scale | Drain | Stop | KillAll | Adopt | Tick | Note
+)  # fmt: skip
 
 # -------------------------------------------------------------------------------------------- effects
 

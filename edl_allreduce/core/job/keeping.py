@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edl_allreduce.core import events, protocol, relaunch
 from edl_allreduce.core.causes import FREE, Cause
-from edl_allreduce.core.job import finishing, queue, ring
+from edl_allreduce.core.job import finishing, queue, ring, timing
 from edl_allreduce.core.job.inbox import (
     Adopt,
     Ended,
@@ -107,6 +107,7 @@ def reconcile(turn: Turn) -> None:
         worker_id = turn.state.keeping.next_id
         turn.keeping(next_id=worker_id + 1)
         turn.change(slots={**turn.state.slots, worker_id: Slot(turn.now)})
+        timing.launched(turn, worker_id)
         tell_of_start(turn, worker_id, events.WorkerLaunched(worker_id))
         turn.do(Launch(worker_id))
 
@@ -126,15 +127,29 @@ def scale(turn: Turn, count: int, leaving: tuple[int, ...] = ()) -> None:
     turn.keeping(launch_after=0.0, launches_left=max(0, count - len(active)))
     work(turn, membership.Wanted(count))
     for worker_id in active[count:]:
-        slot = turn.state.slots.get(worker_id)
-        if slot is None:
-            continue
-        turn.slot(worker_id, draining=True)
-        if slot.uid in turn.state.peers:
-            turn.send(slot.uid, protocol.Drain())
-        else:
-            turn.do(Terminate(worker_id))
+        if worker_id in turn.state.slots:
+            _ask_to_leave(turn, worker_id)
     reconcile(turn)
+
+
+def drain(turn: Turn, worker_id: int) -> None:
+    """Let one worker go; the job wants as many as before, so another one takes its place."""
+    _ask_to_leave(turn, worker_id)
+    launch_in(turn, turn.state.options.head_start)
+
+
+def _ask_to_leave(turn: Turn, worker_id: int) -> None:
+    turn.slot(worker_id, draining=True)
+    uid = _uid_of(turn.state, worker_id)
+    if uid:
+        turn.send(uid, protocol.Drain())
+    else:
+        turn.do(Terminate(worker_id))
+
+
+def _uid_of(state: JobState, worker_id: int) -> str:
+    """Empty when it has no connection."""
+    return next((uid for uid, peer in state.peers.items() if peer.worker_id == worker_id), "")
 
 
 def adopt(turn: Turn, found: Adopt) -> None:
@@ -143,6 +158,8 @@ def adopt(turn: Turn, found: Adopt) -> None:
     slots = {i: Slot(turn.now, accepted=i in running, proved=i in running) for i in found.living}
     next_id = max(turn.state.keeping.next_id, found.next_id)
     turn.change(slots={**turn.state.slots, **slots}, wanted=found.wanted)
+    for worker_id in found.living:
+        timing.launched(turn, worker_id)
     turn.keeping(next_id=next_id, launches_left=max(0, found.wanted - next_id))
     work(turn, membership.Wanted(found.wanted))
     work(turn, membership.Unheard(running))
@@ -312,6 +329,18 @@ def refusal_to_scale(state: JobState, count: int) -> str:
         )
     if count < max(1, state.options.min_workers):
         return f"--num_workers={count}: the job needs at least {state.options.min_workers}"
+    return ""
+
+
+def refusal_to_drain(state: JobState, worker_id: int) -> str:
+    """Why this worker cannot be asked to leave; empty when it can."""
+    if state.phase in FINAL or state.phase is Phase.FINISHING or state.stopping:
+        return f"no worker can be drained: the job is {state.phase.value.lower()}"
+    slot = state.slots.get(worker_id)
+    if slot is None and not _uid_of(state, worker_id):
+        return f"there is no worker {worker_id}"
+    if slot is not None and slot.draining:
+        return f"worker {worker_id} was asked to leave already"
     return ""
 
 

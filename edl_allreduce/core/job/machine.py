@@ -10,10 +10,11 @@ from edl_allreduce.core import events, health, protocol
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.job import finishing, keeping, queue, ring
+from edl_allreduce.core.job import finishing, keeping, pacing, queue, ring, timing
 from edl_allreduce.core.job.inbox import (
     Adopt,
     Connected,
+    Drain,
     Effect,
     Ended,
     Event,
@@ -65,14 +66,19 @@ def _take(turn: Turn, event: Event) -> None:
         case HungUp(uid, link):
             _hung_up(turn, uid, link)
         case Ended():
+            timing.ended(turn, event.worker_id)
             keeping.ended(turn, event)
         case LaunchFailed():
+            timing.ended(turn, event.worker_id)
             keeping.launch_failed(turn, event)
         case LogRead():
             keeping.log_read(turn, event)
         case Scale(count, leaving):
             if not keeping.refusal_to_scale(turn.state, count):
                 keeping.scale(turn, count, leaving)
+        case Drain(worker_id):
+            if not keeping.refusal_to_drain(turn.state, worker_id):
+                keeping.drain(turn, worker_id)
         case Stop(reason):
             _stop(turn, reason)
         case KillAll():
@@ -132,6 +138,7 @@ def _connected(turn: Turn, event: Connected) -> None:
     turn.send(uid, protocol.Welcome())
     if before is not None:  # it is back before the end of its last connection was noticed
         turn.do(HangUp(before.link))
+    timing.connected(turn, hello)
     turn.slot(worker_id, uid=uid)
     turn.keeping(next_id=max(turn.state.keeping.next_id, worker_id + 1))
     keeping.tell_of_start(turn, worker_id, events.WorkerConnected(worker_id, hello.seat.host))
@@ -249,6 +256,7 @@ def _anomaly(turn: Turn, peer: Peer, message: protocol.FromWorker) -> None:
 def _pulse(turn: Turn, uid: str, peer: Peer, message: protocol.Pulse) -> None:
     pulse = peer.pulse.beat(message.activity, message.step, turn.now, message.done)
     turn.peer(uid, pulse=pulse, last=message)
+    timing.heard(turn, peer.worker_id, message)
     if not isinstance(turn.state.work, Ring):
         return
     if message.generation:  # 0: in no ring
@@ -261,7 +269,10 @@ def _pulse(turn: Turn, uid: str, peer: Peer, message: protocol.Pulse) -> None:
 def _is_at(turn: Turn, generation: int, step: int, position: int, loss: float = math.nan) -> None:
     progress = turn.state.progress
     place = progress.place.heard(generation, step, position, loss)
-    turn.progress(place=place, first=progress.first or place)
+    curve = progress.loss_curve
+    if place is not progress.place:
+        curve = curve.add(place.step, place.loss)
+    turn.progress(place=place, first=progress.first or place, loss_curve=curve)
     ring.reached(turn, generation, step)
 
 
@@ -335,7 +346,7 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
             keeping.tell_of_start(turn, worker_id, events.WorkerFailed(worker_id, line(message.summary)))
         case protocol.Evaluated():
             _evaluated(turn, message)
-        case protocol.Checkpointed(step, path, error):
+        case protocol.Checkpointed(step, path, error, seconds):
             account = turn.state.account.copy()
             account.checkpointed(step, path, error)
             turn.change(account=account)
@@ -343,7 +354,7 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
                 turn.tell(events.CheckpointMissing(worker_id, step, path, error))
             else:
                 turn.change(checkpoint=Checkpoint(step, path, turn.now))
-                turn.tell(events.CheckpointWritten(worker_id, step, path))
+                turn.tell(events.CheckpointWritten(worker_id, step, path, seconds))
         case protocol.BadRecords():
             _left_out(turn, worker_id, message)
         case protocol.Note():
@@ -401,6 +412,8 @@ def _tick(turn: Turn) -> None:
     finishing.watch(turn)
     ring.tell_waiting(turn)
     keeping.reconcile(turn)
+    pacing.tick(turn)
+    timing.tick(turn)
 
 
 def _judge(turn: Turn) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edl_allreduce.core.job import keeping, ring
+from edl_allreduce.core import goodput, straggler
+from edl_allreduce.core.job import keeping, pacing, ring
 from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.job.machine import usual_step
 from edl_allreduce.core.job.state import JobState, Queue, Result, Ring
@@ -62,6 +63,8 @@ def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerF
         position=place.position,
         length=seen.length,
         tally=tally,
+        losses=list(seen.loss_curve.points),
+        goodput=goodput.report(state.goodput),
         checkpoint=CheckpointStatus(last.step, last.path, wall - (now - last.at)) if last else None,
     )
 
@@ -85,14 +88,18 @@ def _workers(state: JobState, facts: Mapping[int, WorkerFacts]) -> list[WorkerSt
 def _members(state: JobState, work: Ring, facts: Mapping[int, WorkerFacts]) -> list[WorkerStatus]:
     plan = work.members.plan
     workers = []
+    times = pacing.times_of(state)
+    scores = straggler.scores(times)
     for uid, member in work.members.members.items():
+        number = member.seat.worker_id
+        score, known = scores.get(number, straggler.Scores()), times.get(number, straggler.Times(0.0))
         peer = state.peers.get(uid)
         rank = plan.rank_of(uid) if plan is not None else None
         last = peer.last if peer is not None else None
-        fact = facts.get(member.seat.worker_id, WorkerFacts())
+        fact = facts.get(number, WorkerFacts())
         workers.append(
             WorkerStatus(
-                worker_id=member.seat.worker_id,
+                worker_id=number,
                 host=member.seat.host,
                 standing=member.standing.value,
                 rank=rank if rank is not None and member.standing is not Standing.WAITING else -1,
@@ -101,6 +108,10 @@ def _members(state: JobState, work: Ring, facts: Mapping[int, WorkerFacts]) -> l
                 pid=fact.pid,
                 draining=member.draining,
                 name=fact.name,
+                compute_seconds=known.seconds,
+                best_rank_score=score.best_rank,
+                own_best_score=score.own_best,
+                straggler=number in state.stragglers.named,
             )
         )
     return workers

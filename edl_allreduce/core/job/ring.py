@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edl_allreduce.core import events, protocol, ring_words
+from edl_allreduce.core.goodput import reform_cause
 from edl_allreduce.core.job import finishing
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import JobState, Ring, Waiting
@@ -35,9 +36,11 @@ def perform(turn: Turn, work: Ring, action: membership.Action) -> None:
     match action:
         case membership.Publish(plan, abort, reason):
             workers = tuple(seat.worker_id for seat in plan.members)
-            turn.tell(events.RingPlanned(plan.generation, workers, abort, reason))
+            cause = reform_cause(work.seated, workers, abort=abort)
+            turn.tell(events.RingPlanned(plan.generation, workers, abort, reason, cause.value))
             turn.move(Phase.TRAINING)
-            turn.change(work=replace(work, reasons={**work.reasons, plan.generation: reason}))
+            reasons = {**work.reasons, plan.generation: reason}
+            turn.change(work=replace(work, reasons=reasons, seated=workers, cause=cause))
             turn.send_all(protocol.NewPlan(plan, abort, reason))
         case membership.Abort(generation, uids, reason):
             workers = tuple(turn.state.ids.get(uid, events.NOBODY) for uid in uids)
@@ -83,7 +86,8 @@ def joined(turn: Turn, message: protocol.Joined) -> None:
     lost = progress.reached - message.step
     if lost > machine.PROOF:  # less is what a worker that died may have been ahead
         turn.tell(events.StepsSetBack(message.generation, progress.reached, message.step))
-        turn.progress(set_back=progress.set_back + lost, reached=message.step)
+        redo = max(progress.redo_until, progress.reached)
+        turn.progress(set_back=progress.set_back + lost, reached=message.step, redo_until=redo)
     turn.progress(joined=message.generation)
 
 

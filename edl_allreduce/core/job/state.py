@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edl_allreduce.core import health, protocol
+from edl_allreduce.core import goodput, health, protocol
 from edl_allreduce.core.account import Account
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import Course
 from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.digest import Curve
+from edl_allreduce.core.goodput import ReformCause
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.progress import Length, Place, Stopwatch
+from edl_allreduce.core.straggler import Watch
 from edl_allreduce.core.tasks import TaskQueue
 
 
@@ -31,6 +34,8 @@ class JobOptions:
     max_bad_records: int = 0
     task_records: int = 0
     """Records of a task; 0 for a training, whose workers form a ring."""
+    replace_stragglers: float = 0.0
+    """A worker that takes so many times as long as the others is replaced; 0: none."""
     relaunch: bool = True
     """Whether a lost worker is replaced."""
     head_start: float = 0.0
@@ -105,6 +110,10 @@ class Ring:
     members: membership.State
     reasons: Mapping[int, str] = field(default_factory=dict)
     """Why each generation was planned."""
+    seated: tuple[int, ...] = ()
+    """The workers of the last plan, in rank order."""
+    cause: ReformCause = ReformCause.FIRST
+    """Why that one was made, for people who count."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +155,9 @@ class Progress:
     """The newest generation that somebody joined."""
     set_back: int = 0
     """Steps that had to be made again because the model was lost."""
+    loss_curve: Curve = field(default_factory=Curve)
+    redo_until: int = 0
+    """Steps up to this one were made before."""
     reforms: tuple[protocol.Reformed, ...] = ()
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """By the step of the evaluation."""
@@ -211,6 +223,10 @@ class JobState:
     """What all train, once somebody was ready."""
     keeping: Keeping = Keeping()
     progress: Progress = Progress()
+    stragglers: Watch = field(default_factory=Watch)
+    """Who is slow."""
+    goodput: goodput.Account = field(default_factory=lambda: goodput.begin(0.0))
+    """Where the time went."""
     account: Account = field(default_factory=Account)
     """What workers warned of; several of them see the same files."""
     checkpoint: Checkpoint | None = None
@@ -241,6 +257,7 @@ def begin(options: JobOptions, now: float) -> JobState:
         wanted=options.num_workers,
         began=now,
         account=Account(options.max_bad_records),
+        goodput=goodput.begin(now),
         keeping=Keeping(launches_left=options.num_workers),
     )
 

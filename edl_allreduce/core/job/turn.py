@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from edl_allreduce.core import events, protocol
+from edl_allreduce.core import events, goodput, protocol
 from edl_allreduce.core.job.inbox import Effect, Send, Tell, Terminate
 from edl_allreduce.core.job.lifecycle import FINAL, Phase, allowed
 from edl_allreduce.core.job.state import JobState, Peer, Slot
@@ -115,6 +115,9 @@ class Turn:
         self.change(reason=reason)
         self.progress(trained=state.progress.trained.turn(False, self.now))
         self.ending(over_by=self.now + state.options.deadlines.failure_detection)
+        self.change(goodput=goodput.end(state.goodput, self.now))
+        spent = goodput.report(self.state.goodput)
+        self.tell(events.TimeAccounted(spent.wall, spent.seconds, spent.worker_wall, spent.worker_seconds))
         self.tell(events.JobEnded(phase.value, line(reason)))
         self.send_all(protocol.Release())
         for worker_id, slot in state.slots.items():

@@ -130,7 +130,7 @@ class Checkpoints:
                     self._changed.notify_all()
 
     def _write(self, snapshot: Snapshot) -> protocol.Checkpointed:
-        step, where = snapshot.step, str(self.directory)
+        step, where, began = snapshot.step, str(self.directory), clock.now()
         try:
             names = [variable.path for variable in (*snapshot.model, *snapshot.optimizer)]
             not_finite = on_disk.not_finite(names, snapshot.arrays)
@@ -149,7 +149,7 @@ class Checkpoints:
             log.error("the checkpoint of step %d could not be written: %s", step, text, exc_info=unknown)
             return protocol.Checkpointed(step, where, text)
         log.info("checkpoint of step %d is in %s", step, path)
-        return protocol.Checkpointed(step, str(path))
+        return protocol.Checkpointed(step, str(path), seconds=clock.now() - began)
 
 
 def _passed_over(broken: Sequence[str], there: Sequence[Path], loaded: Loaded | None) -> str:

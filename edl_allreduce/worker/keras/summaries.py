@@ -6,7 +6,7 @@ When another rank becomes rank 0 it goes on in a file of its own; TensorBoard sh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -24,9 +24,16 @@ FLUSH_MILLISECONDS = 2000
 class Summaries:
     """Without a directory nothing is written; the file is made when the first point comes."""
 
-    def __init__(self, directory: str, send: Callable[[protocol.Note], None] = lambda note: None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        send: Callable[[protocol.Note], None] = lambda note: None,
+        about: Callable[[], Iterable[Any]] = tuple,
+    ) -> None:
+        """`about`: summaries of the job and its model, asked for when the file is made."""
         self._directory = directory
         self._send = send
+        self._about = about
         self._writer: Any = None
 
     def step(self, step: int, *, loss: float, records_per_second: float, ring: int) -> None:
@@ -62,6 +69,9 @@ class Summaries:
     def _append(self, step: int, values: Mapping[str, float]) -> None:
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self._directory, flush_millis=FLUSH_MILLISECONDS)
+            with self._writer.as_default():
+                for summary in self._about():
+                    tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=0)
         # tf.summary.scalar would need the package tensorboard, which only a reader needs.
         points = [tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         summary = tf.compat.v1.Summary(value=points).SerializeToString()

@@ -30,6 +30,7 @@ from edl_allreduce.worker.loop.steps import (
     MicroBatch,
     StepInput,
     StepResult,
+    seconds_of,
     step_result,
 )
 from edl_allreduce.worker.ring.base import Ring
@@ -106,7 +107,7 @@ class Trainer:
         self._batch = tf.nest.flatten(self._structure)
         scalar = tf.TensorSpec([], tf.float32)
         salt = tf.TensorSpec([2], tf.uint32)
-        own = tf.TensorSpec([LOSS], tf.float32)
+        own = tf.TensorSpec([None], tf.float32)  # with a slot for each rank of whatever ring there is
         self._local = Traced(self._local_graph, [self._batch, tf.TensorSpec([], tf.float64), salt])
         sums = [tf.TensorSpec(v.shape, v.dtype) for v in self._trainable]
         sums += [tf.TensorSpec(v.shape, _kind(v)) for v in self._averaged]
@@ -155,10 +156,13 @@ class Trainer:
         part = zlib.crc32(str(offset).encode()) if offset else 0
         return tf.constant([part, step & 0xFFFFFFFF], tf.uint32)
 
-    def commit(self, own: Contribution, *, switch: bool, stop: bool, drain: bool = False) -> StepResult:
+    def commit(
+        self, own: Contribution, *, switch: bool, stop: bool, drain: bool = False, seconds: float = 0.0
+    ) -> StepResult:
         """Sum over the ring and apply; raises NotFinite, on all ranks and with nothing applied, when the job
         is to stop then."""
-        control = tf.constant([float(switch), float(stop), float(drain), float(own.records)])
+        votes = [float(switch), float(stop), float(drain), float(own.records)]
+        control = tf.constant([*votes, *seconds_of(self._ring.rank, self._ring.size, seconds)])
         try:
             total, finite = self._commit(*own.tensors, own.loss, control, tf.constant(float(own.batch)))
         except BROKEN as error:
@@ -200,7 +204,8 @@ class Trainer:
         return [a + b for a, b in zip(one, other, strict=True)]
 
     def _commit_graph(self, sums: list[Any], loss: Any, own: Any, batch: Any) -> list[Any]:
-        *reduced, total = self._ring.sum([*sums, tf.concat([own, [loss * batch]], axis=0)])
+        control = tf.concat([own[:LOSS], [loss * batch], own[LOSS:]], axis=0)
+        *reduced, total = self._ring.sum([*sums, control])
         if self._on_nan is OnNan.STOP:
             total = tf.debugging.check_numerics(total, NOT_FINITE)
         # The shares are of all records; without the bad ones that were left out they sum to less than one.

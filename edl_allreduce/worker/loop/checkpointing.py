@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edl_allreduce.core.goodput import Bucket
 from edl_allreduce.worker.checkpoint.writer import Checkpoints
+from edl_allreduce.worker.loop.ledger import Ledger
 from edl_allreduce.worker.loop.state import TrainingState
 
 
@@ -13,11 +15,14 @@ class Checkpointing:
     """Without a directory nothing is kept."""
 
     checkpoints: Checkpoints | None
+    ledger: Ledger
 
     def after_step(self, state: TrainingState, *, everybody_begins_to_leave: bool) -> None:
         """Copy the state if it is due; it is written while training goes on."""
         if self.checkpoints is not None and (self.checkpoints.due(state.step) or everybody_begins_to_leave):
+            self.ledger.close(Bucket.STEP)
             self.checkpoints.save(state.step, state.position, state.journal)
+            self.ledger.close(Bucket.CHECKPOINT)
 
     def keep_now(self, state: TrainingState) -> None:
         """Write a checkpoint and wait until it is on disk."""

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import logging
 import math
-import statistics
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from edl_allreduce import clock, faults
+from edl_allreduce import faults
 from edl_allreduce.core import protocol
 from edl_allreduce.core.attendance import queries
 from edl_allreduce.core.attendance.state import Leave, MasterGone
 from edl_allreduce.core.audit import Applied, Begin, Fed, Manifest
+from edl_allreduce.core.goodput import Bucket
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan
 from edl_allreduce.core.schedule import Schedule
@@ -33,6 +32,7 @@ from edl_allreduce.worker.loop.left_out import LeftOut
 from edl_allreduce.worker.loop.not_finite import NotFiniteLosses
 from edl_allreduce.worker.loop.observers import DrawsCurves, NoCallbacks, NoCurves, ObservesSteps
 from edl_allreduce.worker.loop.orders import Ending, Orders, StartPoint
+from edl_allreduce.worker.loop.pace import Pace
 from edl_allreduce.worker.loop.pauses import Pauses
 from edl_allreduce.worker.loop.settings import LoopSettings
 from edl_allreduce.worker.loop.state import TrainingState
@@ -49,9 +49,6 @@ from edl_allreduce.worker.loop.steps import (
 from edl_allreduce.worker.ring.base import Ring
 
 log = logging.getLogger(__name__)
-
-RECENT_STEPS = 21
-"""Whose median is the time of a step."""
 
 
 @dataclass
@@ -75,7 +72,6 @@ class Engine:
     state: TrainingState = field(default_factory=TrainingState)
     generation: int = 0
     """The newest plan that was followed."""
-    _durations: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     _everybody_leaves: bool = False
     """All members of the ring were asked to leave."""
     _boundary: int | None = None
@@ -84,10 +80,12 @@ class Engine:
     """The last ring did not end in order, so nobody knows what became of its other members."""
 
     def __post_init__(self) -> None:
-        self._pauses = Pauses()
+        progress = self.orders.progress
+        self._pauses = Pauses(progress.ledger)
+        self._pace = Pace(progress)
         self._left_out = LeftOut(self.orders)
         self._not_finite = NotFiniteLosses(self.state, self.orders, self.ring, self.settings.on_nan)
-        self._keeping = Checkpointing(self.checkpoints)
+        self._keeping = Checkpointing(self.checkpoints, progress.ledger)
         self._evaluations = Evaluations(self.evaluator, self.settings.evaluation_steps, self.callbacks)
         self._feeding = Feeding(self.open_feed, self.orders.seat.uid, self.settings.batch)
         self._agreement = Agreement(
@@ -163,6 +161,7 @@ class Engine:
         feed = self._feeding.take(plan, expected) if expected is not None else None
         if place is None and not order.abort and not self.orders.wait_for_company(plan.generation):
             _close(feed)
+            self._pauses.declined()
             self.orders.declined(plan, self.state.step)
             return
         try:
@@ -203,14 +202,13 @@ class Engine:
         """Until the ring ends in order."""
         progress = self.orders.progress
         progress.step, progress.position = self.state.start_point
+        self._pace.ring_begins()
         while not self._finished():
             if self._evaluate_if_due(plan) and self._finished():
                 break
-            began = clock.now()
             if self._one_step(plan, feed):
                 return
-            self._durations.append(clock.now() - began)
-            progress.step_seconds = statistics.median(self._durations)
+            self._pace.over()
         self._evaluate_if_due(plan)
         self._finish(stopped=False)
 
@@ -226,9 +224,12 @@ class Engine:
         state, progress, rank = self.state, self.orders.progress, self.ring.rank
         at = {"rank": rank, "step": state.step, "generation": plan.generation}
         progress.activity = Activity.COMPUTING
+        self._pace.begins()
         epoch, into_epoch = divmod(state.position, self.schedule.order.records)
         self.callbacks.before_step(state.step, epoch, first=not into_epoch, journal=state.journal)
+        self._pace.takes()
         data = feed.take()
+        self._pace.has_taken()
         self._left_out.tell(data.problems)
         faults.reach("compute", **at)
         own = self.trainer.compute(StepInput.of(state.step, plan, rank, data))
@@ -239,11 +240,15 @@ class Engine:
         progress.activity = Activity.REDUCING
         faults.reach("reduce", **at)
         try:
-            result = self.trainer.commit(own, switch=switch, stop=stop, drain=self.orders.draining)
+            seconds = self._pace.meets()
+            result = self.trainer.commit(
+                own, switch=switch, stop=stop, drain=self.orders.draining, seconds=seconds
+            )
         except NotFinite:
             why = self._not_finite.what_happened(plan, state.step, own.loss, data)
             self._finish(stopped=True, failure=why)
             return True
+        self._pace.applied(result.computed, self._pauses.way_in)
         self.diary.write(Applied(plan.generation, state.step))
         faults.reach("applied", **at)
         self._count(epoch, data, result)
@@ -325,6 +330,7 @@ class Engine:
         if not self._evaluations.due(self.state, finished=self._finished()):
             return False
         progress, step = self.orders.progress, self.state.step
+        progress.ledger.close(Bucket.STEP, then=Bucket.EVALUATION)
         progress.activity, progress.done = Activity.COMPUTING, 0
 
         def between() -> None:
@@ -340,12 +346,14 @@ class Engine:
         if self.ring.rank == 0:
             self.curves.evaluation(step, metrics)
         self.orders.send(protocol.Evaluated(step, metrics))
+        progress.ledger.close(Bucket.EVALUATION)
         return True
 
     # --------------------------------------------------------------------------------------- the end
 
     def _finish(self, *, stopped: bool, failure: str = "") -> None:
         state = self.state
+        self.orders.progress.ledger.close(Bucket.STEP, then=Bucket.FINISHING)
         log.info("Loss = %.6f, steps = %d (%s)",
                  self.orders.progress.loss, state.step, "stopped" if stopped else "finished")  # fmt: skip
         if state.journal.halted:

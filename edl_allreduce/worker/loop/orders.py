@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from edl_allreduce.core import protocol
 from edl_allreduce.core.attendance.state import NextOrder
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan, Seat
+from edl_allreduce.worker.loop.ledger import Ledger
 
 StartPoint = tuple[int, int]
 """Where a ring begins: the step, and the position in the data."""
@@ -35,6 +36,12 @@ class Progress:
     step_seconds: float = 0.0
     done: int = 0
     """Finished pieces of an evaluation."""
+    compute_seconds: float = 0.0
+    """Median of the recent steps: this worker's own part, before it meets the others."""
+    best_compute_seconds: float = 0.0
+    """The lowest such median in this ring."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """Where the time went."""
 
 
 class Orders(Protocol):

@@ -21,7 +21,7 @@ Vector = npt.NDArray[np.float64]
 
 SWITCH, STOP, DRAIN, WEIGHT, LOSS = range(5)
 """Slots of the control vector that rides with the gradients. WEIGHT counts records, and the loss is weighted
-by them."""
+by them. What follows belongs to the ranks, one slot each: see `seconds_of`."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,26 @@ class StepResult:
     """How many ranks were asked to leave."""
     finite: bool = True
     """False when the loss was not, or when the update was left out because it was not."""
+    computed: tuple[float, ...] = ()
+    """By rank: seconds of its own part, before it met the others. Empty where that is not told."""
 
 
-def step_result(total: Array, *, finite: bool = True) -> StepResult:
-    """What the summed control vector says."""
+def seconds_of(rank: int, size: int, seconds: float) -> list[float]:
+    """The slots of the ranks, as one of them fills them: a sum makes a table of it."""
+    slots = [0.0] * size
+    slots[rank] = seconds
+    return slots
+
+
+def step_result(total: Array, *, finite: bool = True, ranks: int = LOSS + 1) -> StepResult:
+    """What the summed control vector says; the slots of the ranks begin at `ranks`."""
     return StepResult(
         loss=float(total[LOSS] / total[WEIGHT]) if total[WEIGHT] else float("nan"),
         switch=total[SWITCH] > 0,
         stop=total[STOP] > 0,
         draining=round(float(total[DRAIN])),
         finite=finite and bool(np.isfinite(total[LOSS])),
+        computed=tuple(total[ranks:].tolist()),
     )
 
 
@@ -122,9 +132,12 @@ class Trains(Protocol):
     def compute(self, step: StepInput) -> Contribution:
         """This rank's sums. User code runs here."""
 
-    def commit(self, own: Contribution, *, switch: bool, stop: bool, drain: bool) -> StepResult:
-        """Sum over the ring and apply, with these votes. Raises RingBroken when the sum did not come about,
-        and NotFinite, on all ranks and with nothing applied, when the job is to stop then."""
+    def commit(
+        self, own: Contribution, *, switch: bool, stop: bool, drain: bool, seconds: float
+    ) -> StepResult:
+        """Sum over the ring and apply, with these votes; `seconds`: of this rank's own part before it. Raises
+        RingBroken when the sum did not come about, and NotFinite, on all ranks and with nothing applied, when
+        the job is to stop then."""
 
     def state(self) -> list[Array]:
         """Everything that makes the next step and the result what they are, as arrays to be read."""

@@ -52,7 +52,11 @@ class Loop:
         assert isinstance(brought, Brought)
         return Contribution(brought.tensors, brought.loss, step.parts[0].records, step.batch)
 
-    def commit(self, own: Contribution, *, switch: bool, stop: bool, drain: bool) -> StepResult:
+    def commit(
+        self, own: Contribution, *, switch: bool, stop: bool, drain: bool, seconds: float
+    ) -> StepResult:
+        """The slots of the ranks are left out: a loop may bring any shapes, and each size of a ring would be
+        traced again."""
         stop = stop or self.stop_wanted
         try:
             if self._compared != self._generation:
@@ -112,7 +116,7 @@ class Reducer:
         total = total.numpy()
         # Not every rank need have a loss to tell; what all of them know is the sum.
         known = float(total[LOSS] / total[GIVEN]) if total[GIVEN] else float("nan")
-        return list(mean), replace(step_result(total), loss=known)
+        return list(mean), replace(step_result(total, ranks=GIVEN + 1), loss=known)
 
     def _graph(self, tensors: list[Any], records: Any, control: Any) -> tuple[list[Any], Any]:
         # Without a record of its own a worker may bring NaN; it must not count at all.

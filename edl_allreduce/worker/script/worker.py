@@ -113,4 +113,4 @@ def _led(spec: JobSpec) -> ScriptWorker:
 
 def _log(spec: JobSpec, who: str) -> None:
     """Unless the script configured logging itself."""
-    logs.print_lines(str(spec.log_level), who, unless_configured=True)
+    logs.print_lines(str(spec.log_level), who, as_json=spec.logs_json, unless_configured=True)

@@ -28,8 +28,7 @@ def run_single(spec: JobSpec) -> int:
     check_local_job(spec)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     files = {"--log_file_path": spec.log_file_path}
-    form = "%(asctime)s %(levelname)s %(message)s"
-    logs.configure(str(spec.log_level), form, files=files, to_terminal=True)
+    logs.configure(str(spec.log_level), "", files=files, to_terminal=True, as_json=spec.logs_json)
     try:
         return _run(spec)
     except (Exception, SystemExit) as error:  # the last supervisor: what user code raised is told

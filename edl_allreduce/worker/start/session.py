@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -22,7 +23,7 @@ from edl_allreduce.errors import DataError, EdlError, ModelError
 from edl_allreduce.spec import JobSpec, MixedPrecision, job_directory
 from edl_allreduce.worker.attendant import Attendant
 from edl_allreduce.worker.checkpoint.fit import load_for_init
-from edl_allreduce.worker.keras import fingerprint
+from edl_allreduce.worker.keras import fingerprint, hparams
 from edl_allreduce.worker.keras.callbacks import Callbacks
 from edl_allreduce.worker.keras.evaluation import Evaluator
 from edl_allreduce.worker.keras.export import write_model, write_pass
@@ -100,9 +101,16 @@ def open_program(spec: JobSpec, ring: Ring, orders: Orders) -> Program:
         lost_records=getattr(source, "lost_records", 0),
         evaluator=open_evaluator(spec, trainer, orders),
         callbacks=callbacks_of(spec),
-        curves=Summaries(spec.tensorboard_log_dir, orders.send),
+        curves=Summaries(spec.tensorboard_log_dir, orders.send, functools.partial(about, spec, trainer)),
         save_pass=functools.partial(write_pass, trainer.model, spec.passes_dir) if spec.passes_dir else None,
     )
+
+
+def about(spec: JobSpec, trainer: Trainer) -> list[Any]:
+    """For TensorBoard: the flags of the job, and its model."""
+    begun = hparams.session(hparams.hparams_of(spec), spec.job_name, clock.wall())
+    model = hparams.graph(trainer.model)
+    return [begun] if model is None else [begun, model]
 
 
 def set_threads(spec: JobSpec) -> None:

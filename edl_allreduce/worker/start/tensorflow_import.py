@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
-from collections.abc import MutableMapping
-from contextlib import suppress
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 NOT_THERE: Any = None
 """What makes `import` say that there is no such module."""
+
+CHATTER: Final = (
+    "All log messages before absl::InitializeLog",
+    "oneDNN custom operations are on",
+    "This TensorFlow binary is optimized",
+    "To enable the following instructions",
+)
+"""What TensorFlow says at each import, whatever level of its log one asks for. It tells nobody anything."""
 
 WITHOUT_TILES: Final = "AVX512_CORE_FP16"
 """The most that oneDNN then uses: everything but the tile registers (AMX)."""
@@ -41,10 +50,40 @@ def import_tensorflow() -> None:
         sys.modules["sklearn"] = NOT_THERE
     gc.disable()
     try:
-        import keras  # noqa: F401  for its side effects
-        import tensorflow  # noqa: F401  for its side effects
+        with without_chatter():
+            import keras  # noqa: F401  for its side effects
+            import tensorflow  # noqa: F401  for its side effects
     finally:
         gc.freeze()
         gc.enable()
         if hidden:
             del sys.modules["sklearn"]
+
+
+@contextmanager
+def without_chatter() -> Iterator[None]:
+    """Lines of `CHATTER` do not reach standard error; all others do, also the last words of a dying process.
+
+    Native code writes to the descriptor itself, so a program in between has to read along; where there is
+    none, everything passes.
+    """
+    command = ["grep", "--line-buffered", "-v", "-F", *(f"--regexp={words}" for words in CHATTER)]
+    try:
+        between = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=2, env={"PATH": os.environ.get("PATH", "")}
+        )
+    except OSError:
+        yield
+        return
+    assert between.stdin is not None
+    sys.stderr.flush()
+    before = os.dup(2)
+    os.dup2(between.stdin.fileno(), 2)
+    between.stdin.close()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
+        between.wait()

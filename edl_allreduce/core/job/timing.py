@@ -1,0 +1,87 @@
+"""Where the time of the job goes: what its machine knows of it, for `core.goodput`."""
+
+from __future__ import annotations
+
+from edl_allreduce.core import goodput, protocol
+from edl_allreduce.core.goodput import Bucket, Witness
+from edl_allreduce.core.job import ring
+from edl_allreduce.core.job.lifecycle import FINAL, Phase
+from edl_allreduce.core.job.state import JobState, Peer, Queue, Ring
+from edl_allreduce.core.job.turn import Turn
+
+
+def launched(turn: Turn, worker_id: int) -> None:
+    turn.change(goodput=goodput.launched(turn.state.goodput, worker_id, turn.now))
+
+
+def connected(turn: Turn, hello: protocol.Hello) -> None:
+    """Whoever knows a generation when it is first heard was started by an earlier master."""
+    worker_id, earlier = hello.seat.worker_id, hello.generation > 0
+    turn.change(goodput=goodput.connected(turn.state.goodput, worker_id, turn.now, taken_over=earlier))
+
+
+def heard(turn: Turn, worker_id: int, pulse: protocol.Pulse) -> None:
+    if pulse.ledger:
+        state = turn.state
+        seen = goodput.heard(state.goodput, worker_id, pulse.ledger, turn.now, _witness(state))
+        turn.change(goodput=seen)
+
+
+def ended(turn: Turn, worker_id: int) -> None:
+    if not turn.over:  # the account is closed with the job
+        turn.change(goodput=goodput.gone(turn.state.goodput, worker_id, turn.now))
+
+
+def tick(turn: Turn) -> None:
+    """Time passed: places may be empty, and maybe nobody trains."""
+    state, now = turn.state, turn.now
+    seen = goodput.tick(state.goodput, state.wanted, len(state.slots), now)
+    bucket = _without_witness(state)
+    if bucket is not None:
+        seen = goodput.waits(seen, bucket, now)
+    if isinstance(state.work, Queue):
+        for uid, peer in state.peers.items():
+            seen = goodput.works(seen, peer.worker_id, _pulling(state.work, uid, peer), now)
+    turn.change(goodput=seen)
+
+
+def _witness(state: JobState) -> Witness | None:
+    """The first in the ring who holds the model and is heard."""
+    plan = ring.plan_of(state)
+    if plan is None or not isinstance(state.work, Ring) or _without_witness(state) is not None:
+        return None
+    holders = ring.holders(state)
+    seats = [seat for seat in plan.members if seat.uid in holders and seat.uid in state.peers]
+    if not seats:
+        return None
+    redoes = state.progress.place.step < state.progress.redo_until
+    return Witness(seats[0].worker_id, state.work.cause, redoes)
+
+
+def _without_witness(state: JobState) -> Bucket | None:
+    """What the job does while nobody can tell; None when somebody can, or will."""
+    if state.phase in FINAL or state.phase is Phase.FINISHING:
+        return Bucket.FINISHING
+    if isinstance(state.work, Queue):
+        return Bucket.STEP if state.phase is Phase.WORKING else _beginning(state)
+    begun = state.progress.joined > 0
+    ready = sum(peer.course is not None for peer in state.peers.values())
+    if begun and state.phase is Phase.WAITING and ready < state.options.min_workers:
+        return Bucket.RECOVERY
+    if ring.has_model(state):
+        return None
+    if begun:
+        return Bucket.RECOVERY
+    return _beginning(state) if state.phase is Phase.STARTING else Bucket.PREP
+
+
+def _beginning(state: JobState) -> Bucket:
+    if not state.peers:
+        return Bucket.LAUNCH
+    return Bucket.WAITING if any(p.course is not None for p in state.peers.values()) else Bucket.STARTUP
+
+
+def _pulling(work: Queue, uid: str, peer: Peer) -> Bucket:
+    if peer.course is None:
+        return Bucket.STARTUP
+    return Bucket.WAITING if uid in work.waiting else Bucket.STEP
