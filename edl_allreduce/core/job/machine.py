@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import replace
 
-from edl_allreduce.core import events, health, protocol
+from edl_allreduce.core import events, health, protocol, rendezvous
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.health import Activity
@@ -236,6 +236,10 @@ def _heard_in_ring(turn: Turn, uid: str, peer: Peer, message: protocol.FromWorke
             keeping.work(turn, membership.Heard(uid, message))
         case protocol.Exported(path, error):
             finishing.exported(turn, path, error)
+        case protocol.KvSet() | protocol.KvPart():  # the shell passed on what is right
+            plan = ring.plan_of(turn.state)
+            if plan is not None and (said := rendezvous.refusal(plan, uid, message)):
+                turn.tell(events.Anomaly(said, peer.worker_id))
         case _:
             _anomaly(turn, peer, message)
 
