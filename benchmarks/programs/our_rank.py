@@ -30,7 +30,7 @@ def main() -> None:
         master_grace=1.0,
     )
     control.start()
-    ring = HorovodRing(control.store.port, "lo", DEADLINES.collective)
+    ring = HorovodRing(control.store.port, "lo", DEADLINES.collective, flags.token)
     control.watch(ring)
     control.ready(protocol.Ready(0, False, "", 0, 0))
     generation = 0

@@ -1,6 +1,7 @@
 """Local jobs, found by name: each keeps its files in a directory that the name determines.
 
     lock            held by the running master
+    master.sock     where it listens, unless it was given a port
     job.json        how to reach the master; readable by the owner only, since it holds the job's token
     events.jsonl    what happened; events.1.jsonl what happened before it, when that became too large
     master.log      the master's log, also when nobody reads what is printed
@@ -20,6 +21,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +45,7 @@ EVENTS_BEFORE = "events.1.jsonl"
 RESULT = "result.msgpack"
 REPORT = "report.html"
 REPORT_DATA = "report.json"
+SOCKET = "master.sock"
 MASTER_LOG = "master.log"
 LOGS = "logs"
 MASTER = "master"
@@ -216,7 +219,8 @@ class LocalJobFiles:
         except FileNotFoundError:
             raise UsageError("the current directory was deleted. Change to one that exists.") from None
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._must_be_own()
             self._write(".room", b"x" * ROOM_BYTES)
             (self.directory / ".room").unlink()
         except OSError as error:
@@ -224,6 +228,16 @@ class LocalJobFiles:
                 f"{self.directory}: the job cannot keep its files there: {error.strerror}. "
                 "Name a directory with room that you may write to with --job_dir=DIR."
             ) from None
+
+    def _must_be_own(self) -> None:
+        """Who may write here could put a link in the place of a file, and read what is written through it."""
+        found = self.directory.stat()
+        if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+            whose = "is somebody else's" if found.st_uid != os.geteuid() else "can be written by everybody"
+            raise UsageError(
+                f"{self.directory} {whose}: the job's token would not be safe there. "
+                "Name a directory of your own with --job_dir=DIR."
+            )
 
     def register(self, address: Address) -> None:
         """Announce a master; the result of an earlier run is no longer this job's."""

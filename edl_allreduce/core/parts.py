@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MOST_KEYS = 64
+"""Horovod has one for each context."""
+
 
 class Parts:
     """Of the newest generation; what belongs to an older one is forgotten."""
@@ -16,6 +19,8 @@ class Parts:
             return None
         if generation > self._generation:
             self._generation, self._values = generation, {}
+        if key not in self._values and len(self._values) == MOST_KEYS:
+            return None
         parts = self._values.setdefault(key, {})
         parts[number] = part
         if len(parts) < of:

@@ -19,7 +19,7 @@ import msgspec
 from edl_allreduce import clock, contract, files, logs
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
-from edl_allreduce.cluster.kubernetes.credentials import make_credentials
+from edl_allreduce.cluster.kubernetes.credentials import keep_in_secret, make_credentials
 from edl_allreduce.cluster.kubernetes.events import Recorder
 from edl_allreduce.cluster.kubernetes.manifests import (
     STATE_DIRECTORY,
@@ -50,7 +50,8 @@ from edl_allreduce.master.web.feed import Feed, in_common
 from edl_allreduce.master.web.guard import page_token
 from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.reading import UNDECODABLE, small_file
-from edl_allreduce.rpc.server import MasterServer, Tls
+from edl_allreduce.rpc.identity import Tls
+from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.spec import JobSpec, to_argv
 
 log = logging.getLogger(__name__)
@@ -257,11 +258,11 @@ class ClusterMaster:
         own = f"[{ip}]:{port_of(self.spec)}" if ":" in ip else f"{ip}:{port_of(self.spec)}"
         context = MasterContext(
             master_addr=self._environ.get(contract.MASTER_ADDR) or own,
-            has_secret=self._has_secret,
             secret=self._environ.get(contract.JOB_SECRET, ""),
-            credentials=credentials,
             environment=self._environ,
         )
+        if not self._has_secret:
+            keep_in_secret(self._api, self.spec, credentials, owner)
         return KubernetesCluster(self.spec, self._api, context, owner, on_launch=self._used)
 
     def _owner(self) -> Object:

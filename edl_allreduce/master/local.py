@@ -21,7 +21,7 @@ from edl_allreduce.cluster.choose import cluster_of
 from edl_allreduce.cluster.known import Address
 from edl_allreduce.cluster.pinned import pin
 from edl_allreduce.cluster.processes import process_ticks, workers_of
-from edl_allreduce.cluster.registry import LOGS, MASTER_LOG, LocalJobFiles, newest_checkpoint
+from edl_allreduce.cluster.registry import LOGS, MASTER_LOG, SOCKET, LocalJobFiles, newest_checkpoint
 from edl_allreduce.contract import EXIT_FAILED, EXIT_INTERRUPTED, JOB_TOKEN, MASTER_MARK
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.job.lifecycle import Phase
@@ -40,7 +40,9 @@ from edl_allreduce.master.web.bundle import report_page
 from edl_allreduce.master.web.feed import Feed, encode, in_common
 from edl_allreduce.master.web.guard import page_token, page_url
 from edl_allreduce.master.web.server import PageServer
+from edl_allreduce.rpc.identity import SHORTEST_TOKEN
 from edl_allreduce.rpc.server import MasterServer
+from edl_allreduce.rpc.unix import UNIX
 from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
 
 log = logging.getLogger(__name__)
@@ -124,7 +126,9 @@ class LocalJob:
         self._earlier = self._files.abandoned()
         kept = self._earlier.token if self._earlier is not None and spec.num_workers == 0 else ""
         # Workers that were started by hand know the token of a master that was killed.
-        self.token = os.environ.get(JOB_TOKEN) or kept or secrets.token_hex(16)
+        self.token = _given_token() or kept or secrets.token_hex(16)
+        self._address: str
+        """Where it listens."""
         self._show = show
         self._judge = judge
         self._streams = streams
@@ -168,10 +172,7 @@ class LocalJob:
         if found.living:  # never on this machine; a scheduler elsewhere may keep workers without their master
             self.job.adopt(found, spec.num_workers)
         server = MasterServer(self.token, self.job.attend, self._answer)
-        try:
-            self.port = await server.start(spec.bind, spec.port)
-        except OSError as error:
-            raise UsageError(f"{error} Choose another with --port.") from error
+        self._address = await self._listen(server)
         page = PageServer(self.feed, self._answer, page_token(self.token), metrics.render)
         self.page = await self._open_page(page)
         self.feed.start()
@@ -294,9 +295,18 @@ class LocalJob:
         environment = {JOB_TOKEN: self.token, MASTER_MARK: self._mark, **own}
         return cluster_of(self.spec, Site(self._worker_argv, self.directory / LOGS, environment))
 
-    @property
-    def _address(self) -> str:
-        return f"{LOOPBACK if self.spec.bind == ANY else self.spec.bind}:{self.port}"
+    async def _listen(self, server: MasterServer) -> str:
+        """Those who need no port get none: a socket in the job's directory is for its owner only."""
+        spec = self.spec
+        try:
+            if spec.num_workers and not spec.port and spec.bind == LOOPBACK:
+                path = self.directory.resolve() / SOCKET
+                await server.start_here(path)
+                return f"{UNIX}{path}"
+            port = await server.start(spec.bind, spec.port)
+        except OSError as error:
+            raise UsageError(f"{error} Choose another with --port.") from error
+        return f"{LOOPBACK if spec.bind == ANY else spec.bind}:{port}"
 
     def _worker_argv(self, worker_id: int) -> list[str]:
         place = [f"--master_addr={self._address}", f"--worker_id={worker_id}"]
@@ -340,6 +350,16 @@ class LocalJob:
         self._files.register(address)
 
 
+def _given_token() -> str:
+    token = os.environ.get(JOB_TOKEN, "")
+    if token and len(token) < SHORTEST_TOKEN:
+        raise UsageError(
+            f"{JOB_TOKEN} has {len(token)} characters; at least {SHORTEST_TOKEN} are needed, made by chance: "
+            "`python -c 'import secrets; print(secrets.token_hex(16))'`. Without it the master makes one."
+        )
+    return token
+
+
 class JobLock:
     """One running job per directory: the lock ends with the process, whatever ends it."""
 
@@ -347,7 +367,7 @@ class JobLock:
         self._directory = directory
 
     def __enter__(self) -> None:
-        self._descriptor = os.open(self._directory / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        self._descriptor = os.open(self._directory / "lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

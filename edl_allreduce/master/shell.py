@@ -16,7 +16,7 @@ from typing import Any
 from edl_allreduce import outside
 from edl_allreduce.clock import SYSTEM, Clock
 from edl_allreduce.cluster.base import Cluster, Found
-from edl_allreduce.core import events, protocol
+from edl_allreduce.core import events, protocol, rendezvous
 from edl_allreduce.core.job import inbox, keeping, machine, queries, ring, state
 from edl_allreduce.core.job.lifecycle import FINAL
 from edl_allreduce.core.job.state import JobOptions, JobState, Result
@@ -229,27 +229,33 @@ class JobShell:
         try:
             async for message in requests:
                 self._messages[0] += 1
-                match message:
-                    case protocol.KvSet(generation, key, value):
-                        self._pass_on(generation, key, value)
-                    case protocol.KvPart(generation, key, number, of, part):
-                        whole = self._parts.add(generation, key, number, of, part)
-                        if whole is not None:
-                            self._pass_on(generation, key, whole)
-                    case _:
-                        self.deliver(inbox.Heard(uid, link, message))
+                if isinstance(message, protocol.KvSet | protocol.KvPart) and self._rendezvous(uid, message):
+                    continue
+                self.deliver(inbox.Heard(uid, link, message))
         finally:
             self._post(link, HANG_UP)
 
-    def _pass_on(self, generation: int, key: str, value: bytes) -> None:
-        """Keys of a rendezvous go to its members only; an older generation is over."""
+    def _rendezvous(self, uid: str, message: protocol.KvSet | protocol.KvPart) -> bool:
+        """Past the mailbox, since all wait for it; False when it is no member's word."""
         plan = ring.plan_of(self.state)
-        if plan is None or plan.generation != generation:
-            return
+        if plan is None or rendezvous.is_stale(plan, message):
+            return True
+        if rendezvous.refusal(plan, uid, message):
+            return False
+        match message:
+            case protocol.KvSet(_, key, value):
+                self._pass_on(plan, key, value)
+            case protocol.KvPart(generation, key, number, of, part):
+                whole = self._parts.add(generation, key, number, of, part)
+                if whole is not None:
+                    self._pass_on(plan, key, whole)
+        return True
+
+    def _pass_on(self, plan: protocol.Plan, key: str, value: bytes) -> None:
         for seat in plan.members:
             peer = self.state.peers.get(seat.uid)
             if peer is not None:
-                self._post(peer.link, protocol.KvEntry(generation, key, value))
+                self._post(peer.link, protocol.KvEntry(plan.generation, key, value))
 
     # ------------------------------------------------------------------------------------------- cluster
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
@@ -16,6 +17,9 @@ from edl_allreduce.version import __version__
 
 _encoder = msgspec.msgpack.Encoder()
 _frame = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+
+LARGEST = 2**53
+"""Every number of ours is far below it, and every language and format can hold it."""
 
 _T = TypeVar("_T")
 
@@ -40,6 +44,24 @@ def _escaped(value: Any) -> Any:
     return value
 
 
+def _check_numbers(value: Any) -> None:
+    """What is counted from them, or written down, must not overflow."""
+    match value:
+        case int():
+            if abs(value) > LARGEST:
+                raise ValueError(f"{value:.3g} is beyond every count of ours")
+        case list() | tuple():
+            for part in value:
+                _check_numbers(part)
+        case dict():
+            for key, part in value.items():
+                _check_numbers(key)
+                _check_numbers(part)
+        case _ if dataclasses.is_dataclass(value):
+            for part in vars(value).values():
+                _check_numbers(part)
+
+
 def _decoder(*kinds: type[_T]) -> Callable[[bytes], _T]:
     """For messages of these classes, and no others; whatever else comes is a BadMessage."""
     decoders = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in kinds}
@@ -49,7 +71,9 @@ def _decoder(*kinds: type[_T]) -> Callable[[bytes], _T]:
             name, fields = _frame.decode(data)
             if name not in decoders:
                 raise ValueError(f"none is called {name[:40]!r}")
-            return decoders[name].decode(fields)
+            message = decoders[name].decode(fields)
+            _check_numbers(message)
+            return message
         except UNDECODABLE as error:
             raise BadMessage(
                 f"{len(data)} bytes are no message of version {__version__}: {outside.line(error)}. "

@@ -524,10 +524,11 @@ class JobSpec:
         help="Restart policy of the master's container; workers are replaced by the master.",
     )
     service_account: str = flag(
-        "",
+        "elasticdl",
         group=Group.CLUSTER,
         metavar="NAME",
-        help="Service account of the master, allowed to manage pods. Empty: the namespace's default.",
+        help="Service account of the master, allowed to manage pods (manifests/elasticdl-rbac.yaml). "
+        "Empty: the namespace's default, which every other pod of the namespace has, too.",
     )
     master_resource_request: str = flag(
         "cpu=0.1,memory=1024Mi",

@@ -155,7 +155,9 @@ def split_model_def(model_def: str) -> tuple[PurePosixPath, str]:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """'host:port' or '[ipv6]:port'."""
+    """'host:port' or '[ipv6]:port'; a socket of this machine ('unix:/path') has no port."""
+    if text.startswith("unix:/"):
+        return text, 0
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

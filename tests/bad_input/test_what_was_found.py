@@ -457,6 +457,7 @@ def test_a_worker_that_talks_garbage_has_hung_up_and_leaves_no_traceback(caplog)
     """It has the token; the others must not notice."""
     import grpc
 
+    from edl_allreduce.rpc.client import _channel
     from edl_allreduce.rpc.server import SERVICE, MasterServer
 
     heard: list[object] = []
@@ -484,7 +485,7 @@ def test_a_worker_that_talks_garbage_has_hung_up_and_leaves_no_traceback(caplog)
     thread.start()
     assert ready.wait(30)
     token = [("authorization", "Bearer secret")]
-    with grpc.insecure_channel(f"127.0.0.1:{port[0]}") as channel:
+    with _channel(f"127.0.0.1:{port[0]}", "secret", "") as channel:
         call = channel.stream_stream(f"/{SERVICE}/Attend")
         assert list(call(iter([codec.encode(Hello(Seat("u", 1, "h"))), b"garbage"]), metadata=token)) == []
         assert ended.wait(30) and len(heard) == 1

@@ -119,7 +119,7 @@ def test_a_job_with_too_few_workers_can_be_stopped_and_keeps_what_was_trained(st
 
 
 def test_a_worker_without_the_token_is_told_what_is_missing(state, launch, port, monkeypatch):
-    monkeypatch.setenv("EDL_JOB_TOKEN", "secret")
+    monkeypatch.setenv("EDL_JOB_TOKEN", "a token of 32 characters, by hand")
     job = launch(name="locked", job_dir=state / "locked", program=MASTER, port=port, num_workers=0)
     job.environment["EDL_JOB_TOKEN"] = "guess"
     stranger = start_worker(job, 7, port)

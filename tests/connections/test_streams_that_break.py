@@ -43,7 +43,7 @@ def start(
     launch: Callable[..., RunningJob], port: int, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., RunningJob]:
     """A master by hand whose workers are held at a step until the test lets them go on."""
-    monkeypatch.setenv("EDL_JOB_TOKEN", "secret")
+    monkeypatch.setenv("EDL_JOB_TOKEN", "a token of 32 characters, by hand")
 
     def master(**flags: object) -> RunningJob:
         return launch(

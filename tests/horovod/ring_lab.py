@@ -42,6 +42,8 @@ class Worker:
         self._connection = connection
         self._lines = connection.makefile("rb")
         self.pid: int = self._receive()["pid"]
+        self.key = "what the members of the ring know"
+        """Without one it lets in whoever connects, as a stock Horovod does."""
 
     def tell(self, do: str, **arguments: Any) -> None:
         self._connection.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
@@ -79,6 +81,8 @@ class Worker:
 
 class Absent:
     """A member of the ring that never comes."""
+
+    key = ""
 
     def tell(self, do: str, **arguments: Any) -> None:
         pass
@@ -162,7 +166,7 @@ class Lab:
                 "HOROVOD_EDL_STORE_BATCH": "1",
                 "HOROVOD_LOG_LEVEL": "fatal",
             }
-            worker.tell(what, env=env | more)
+            worker.tell(what, env=env | more, key=worker.key)
 
     def form(self, workers: Sequence[Worker], **more: str) -> list[Answer]:
         """Form a ring of these workers and prove it with a sum."""

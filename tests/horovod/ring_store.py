@@ -42,7 +42,8 @@ class RingStore:
         self._blocking = blocking
         self._silent = silent
         self._on_request = on_request
-        self._values: dict[str, bytes] = {}
+        self.values: dict[str, bytes] = {}
+        self._ranks: set[int] = set()
         self._parts = Parts()
         self._changed = threading.Condition()
         self._superseded = False
@@ -55,6 +56,17 @@ class RingStore:
         with self._changed:
             self._superseded = True
             self._changed.notify_all()
+
+    def wait_for_part(self, rank: int) -> None:
+        """Until this rank listens and has said where."""
+        with self._changed:
+            self._changed.wait_for(lambda: rank in self._ranks or self._superseded)
+
+    def change(self, how: Callable[[bytes], bytes]) -> None:
+        """What all parts together say, from now on."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.values or self._superseded)
+            self.values = {path: how(value) for path, value in self.values.items()}
 
     def close(self) -> None:
         self.supersede()
@@ -78,23 +90,24 @@ class RingStore:
             whole, _, name = path.rpartition("/")
             _, several, size = whole.rpartition("/all-")
             if several:
+                self._ranks.add(int(name))
                 joined = self._parts.add(1, whole, int(name), int(size), value)
                 if joined is not None:
-                    self._values[whole] = joined
+                    self.values[whole] = joined
             else:
-                self._values[path] = value
+                self.values[path] = value
             self._changed.notify_all()
             return 200
 
     def get(self, path: str) -> tuple[int, bytes]:
         with self._changed:
             if self._blocking:
-                self._changed.wait_for(lambda: self._superseded or path in self._values)
+                self._changed.wait_for(lambda: self._superseded or path in self.values)
             if self._superseded:
                 return 410, b""
-            if path not in self._values:
+            if path not in self.values:
                 return 404, b""
-            return 200, self._values[path]
+            return 200, self.values[path]
 
 
 class _Server(socketserver.ThreadingTCPServer):

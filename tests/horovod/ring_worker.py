@@ -41,6 +41,12 @@ def _direct(what: str, *arguments: int) -> None:
         raise ValueError(f"{what} failed")
 
 
+def _tell_key(env: dict[str, str], key: str) -> None:
+    generation = ctypes.c_longlong(int(env["HOROVOD_EDL_GENERATION"]))
+    if key:
+        LIBRARY.horovod_edl_ring_key(generation, key.encode(), len(key.encode()))
+
+
 class Worker:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -73,12 +79,14 @@ class Worker:
                 elif command["do"] == "abort_generation":
                     LIBRARY.horovod_edl_abort_generation(ctypes.c_longlong(command["generation"]))
                 elif command["do"] == "prepare":
+                    _tell_key(command["env"], command["key"])
                     self._prepare(command["env"])
                 else:
                     self._commands.put(command)
         os._exit(0)
 
-    def do_init(self, env: dict[str, str]) -> dict[str, int]:
+    def do_init(self, env: dict[str, str], key: str) -> dict[str, int]:
+        _tell_key(env, key)
         for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
             del os.environ[name]
         os.environ.update(env)

@@ -62,4 +62,4 @@ def test_an_init_asks_the_store_no_more_than_needed(
 
 def test_the_build_says_what_it_can_do(lab: Lab) -> None:
     (worker,) = lab.workers(1)
-    assert worker.ask("features").good() & 255 == 255
+    assert worker.ask("features").good() & 511 == 511

@@ -128,6 +128,33 @@ def test_keys_of_a_rendezvous_go_to_its_members_and_parts_as_a_whole():
     play(scenario)
 
 
+def test_in_a_rendezvous_members_speak_and_each_for_itself():
+    """One forged part of a later generation would otherwise keep every later ring from forming."""
+
+    async def scenario(lab: Lab) -> None:
+        first, second = await two_that_train(lab)
+        stranger = lab.stream(7)
+        generation = lab.shell.status().generation
+        foreign = [
+            protocol.KvPart(10**12, "b", 0, 2, b"evil"),
+            protocol.KvPart(generation, "b", 0, 2, b"evil"),
+            protocol.KvPart(generation, "b", 1, 1, b"evil"),
+            protocol.KvSet(generation, "a", b"x" * 70_000),
+        ]
+        second.say(*foreign)
+        stranger.say(foreign[1], protocol.KvSet(generation, "a", b"evil"))
+        await lab.clock.settle()
+        assert len(lab.told("anomaly")) == len(foreign) + 2
+        assert not [m for m in first.heard if isinstance(m, protocol.KvEntry)]
+        first.say(protocol.KvPart(generation, "b", 0, 2, b"x"))
+        second.say(protocol.KvPart(generation, "b", 1, 2, b"y"))
+        await lab.clock.settle()
+        entries = [(m.key, m.value) for m in first.heard if isinstance(m, protocol.KvEntry)]
+        assert entries == [("b", b"1 1\nxy")]
+
+    play(scenario)
+
+
 def test_a_bug_in_the_machine_ends_the_job_with_its_traceback_in_the_log(monkeypatch, caplog):
     async def scenario(lab: Lab) -> None:
         stream = lab.stream(0)

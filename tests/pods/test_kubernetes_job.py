@@ -26,7 +26,7 @@ GUIDE = {
 
 def pod(address, phase="Running", uid="u"):
     return {
-        "metadata": {"labels": {"batch.kubernetes.io/controller-uid": uid}},
+        "metadata": {"ownerReferences": [{"kind": "Job", "controller": True, "uid": uid}] if uid else []},
         "status": {"phase": phase, "podIP": address},
     }
 
@@ -65,6 +65,14 @@ def test_pods_that_ended_do_not_count():
 def test_two_jobs_do_not_share_a_token():
     mine, other = (find_place([pod("10.0.0.1", uid=uid)], 1, "10.0.0.1") for uid in "ab")
     assert mine.token != other.token
+
+
+def test_a_pod_that_only_says_that_it_belongs_to_the_job_is_no_rank_and_changes_no_token():
+    pods = [pod("10.0.0.1"), pod("10.0.0.2")]
+    honest = find_place(pods, 2, "10.0.0.2")
+    for stranger in (pod("10.0.0.0", uid=""), pod("10.0.0.0", uid="another")):
+        assert find_place([stranger, *pods], 2, "10.0.0.2") == honest
+    assert find_place([pod("10.0.0.1", uid="")], 1, "10.0.0.1") is None, "no token that anybody could guess"
 
 
 def test_an_address_of_tomorrow_is_written_in_brackets():

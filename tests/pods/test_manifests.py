@@ -7,8 +7,9 @@ import json
 import pytest
 
 from edl_allreduce.cluster.kubernetes import manifests
+from edl_allreduce.cluster.kubernetes.credentials import keep_in_secret
 from edl_allreduce.cluster.kubernetes.manifests import Credentials, MasterContext
-from edl_allreduce.errors import UsageError
+from edl_allreduce.errors import ApiRefused, SetupError, UsageError
 from edl_allreduce.spec import parse_job
 from tests.tutorial import GKE
 
@@ -29,7 +30,7 @@ def variables(pod) -> dict[str, str]:
 
 
 def test_the_gke_command_line_gives_a_master_pod():
-    pod, secret, service = manifests.job_objects(spec_of(), CREDENTIALS)
+    pod, secret, service, policy = manifests.job_objects(spec_of(), CREDENTIALS)
     assert pod["metadata"]["name"] == "elasticdl-test-mnist-master"
     assert pod["metadata"]["labels"] == {
         "app": "elasticdl",
@@ -58,6 +59,10 @@ def test_the_gke_command_line_gives_a_master_pod():
     assert "secret-token" not in json.dumps([pod, service]), "the token is in the Secret alone"
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"]["elasticdl-replica-type"] == "master"
+    own = {"podSelector": {"matchLabels": {"elasticdl-job-name": "test-mnist"}}}
+    assert policy["spec"]["podSelector"] == own["podSelector"]
+    assert policy["spec"]["ingress"] == [{"from": [own]}], "only the job's pods reach the job's pods"
+    assert pod["spec"]["serviceAccountName"] == "elasticdl", "never the namespace's default"
 
 
 def test_the_master_reads_the_same_job_from_its_arguments():
@@ -103,12 +108,39 @@ def test_pods_pass_the_restricted_level():
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_without_a_secret_the_credentials_are_in_the_pod():
-    context = MasterContext("10.0.0.1:50001", has_secret=False, credentials=CREDENTIALS)
-    given = variables(worker(context=context))
-    assert given["EDL_JOB_TOKEN"] == "secret-token"
-    assert given["EDL_MASTER_CERTIFICATE"] == "-----CERTIFICATE-----"
-    assert "-----KEY-----" not in json.dumps(worker(context=context)), "only the master has the key"
+class Secrets:
+    """As much of an API server as keeps a Secret."""
+
+    def __init__(self, refusal: ApiRefused | None = None) -> None:
+        self.kept: list[dict] = []
+        self._refusal = refusal
+
+    def create(self, path, manifest, **query):
+        if self._refusal is not None:
+            raise self._refusal
+        assert path == "/api/v1/namespaces/default/secrets"
+        self.kept.append(manifest)
+
+    def patch(self, path, change):
+        assert path == "/api/v1/namespaces/default/secrets/elasticdl-test-mnist"
+        self.kept.append(change)
+
+
+OWNER = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "master", "uid": "7"}}
+
+
+def test_a_master_without_a_secret_makes_one_and_no_pod_shows_the_token():
+    api = Secrets()
+    keep_in_secret(api, spec_of(), CREDENTIALS, OWNER)
+    (kept,) = api.kept
+    assert kept["stringData"]["token"] == "secret-token"
+    assert kept["metadata"]["ownerReferences"][0]["uid"] == "7", "it goes with the master's pod"
+    assert "secret-token" not in json.dumps(worker())
+    taken = Secrets(ApiRefused("it is there", status=409, reason="AlreadyExists"))
+    keep_in_secret(taken, spec_of(), CREDENTIALS, OWNER)
+    assert taken.kept == [{"stringData": kept["stringData"]}]
+    with pytest.raises(SetupError, match="elasticdl-rbac"):
+        keep_in_secret(Secrets(ApiRefused("no", status=403)), spec_of(), CREDENTIALS, OWNER)
 
 
 def test_a_fraction_of_the_workers_is_high():

@@ -18,6 +18,7 @@ from edl_allreduce.spec import parse_job
 
 SECRET = "/api/v1/namespaces/default/secrets/elasticdl-job"
 SERVICE = "/api/v1/namespaces/default/services/elasticdl-job-master"
+POLICY = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies/elasticdl-job"
 POD = "/api/v1/namespaces/default/pods/elasticdl-job-master"
 
 
@@ -126,10 +127,18 @@ def quick(monkeypatch):
 def test_the_masters_pod_owns_what_is_submitted_with_it():
     server = Server()
     send(server)
-    assert set(server.objects) == {POD, SECRET, SERVICE}
+    assert set(server.objects) == {POD, SECRET, SERVICE, POLICY}
     uid = server.objects[POD]["metadata"]["uid"]
-    assert server.owner(SECRET) == server.owner(SERVICE) == uid
+    assert server.owner(SECRET) == server.owner(SERVICE) == server.owner(POLICY) == uid
     assert names.ADOPTS not in server.objects[POD]["metadata"].get("annotations", {})
+
+
+def test_who_may_not_make_a_network_policy_is_told_and_gets_a_job(caplog):
+    server = Server()
+    server.refusals["create", POLICY] = [ApiRefused("networkpolicies is forbidden", status=403)]
+    send(server)
+    assert set(server.objects) == {POD, SECRET, SERVICE}
+    assert "without a NetworkPolicy" in caplog.text
 
 
 def test_what_a_job_from_a_file_left_is_replaced(monkeypatch, capsys):
@@ -201,12 +210,12 @@ def test_a_file_that_others_could_read_is_replaced_by_one_that_they_cannot(monke
     file.chmod(0o644)
     assert submit.submit(spec_of(f"--yaml={file}")) == 0
     assert file.stat().st_mode & 0o077 == 0, "it holds the job's secrets"
-    assert len(list(yaml.safe_load_all(file.read_text()))) == 3
+    assert len(list(yaml.safe_load_all(file.read_text()))) == 4
 
 
 def test_the_pod_comes_last_so_that_all_is_there_when_it_starts(monkeypatch, capsys):
     kinds = [each["kind"] for each in yaml.safe_load_all(written(monkeypatch, capsys, Server()))]
-    assert kinds == ["Secret", "Service", "Pod"]
+    assert kinds == ["Secret", "Service", "NetworkPolicy", "Pod"]
 
 
 # ---------------------------------------------------------------------------------------------- adoption

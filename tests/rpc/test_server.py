@@ -13,7 +13,8 @@ from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import MasterUnreachable, UsageError
 from edl_allreduce.rpc import codec
-from edl_allreduce.rpc.client import WorkerStream, command
+from edl_allreduce.rpc.client import WorkerStream, _channel, command
+from edl_allreduce.rpc.identity import tls_of
 from edl_allreduce.rpc.server import SERVICE, MasterServer
 
 SEAT = Seat("uid", 7, "127.0.0.1")
@@ -75,11 +76,18 @@ def test_a_connection_that_the_master_ended_leaves_no_thread_behind(master):
         assert not thread.is_alive(), thread
 
 
-def test_a_worker_without_the_token_is_refused_with_a_cure(master):
+def test_a_worker_with_the_masters_certificate_and_another_token_is_refused_with_a_cure(master):
     address, heard = master
     with pytest.raises(MasterUnreachable, match="EDL_JOB_TOKEN"):
-        list(WorkerStream(address, "guess", HELLO))
+        list(WorkerStream(address, "guess", HELLO, tls_of("secret").certificate))
     assert heard == []
+
+
+def test_a_worker_says_its_token_to_nobody_but_the_master(master, caplog):
+    """It cannot know whether it is wrong itself, or somebody took the master's port: it tries again."""
+    address, heard = master
+    assert list(WorkerStream(address, "guess", HELLO)) == []
+    assert heard == [] and "is not the master" in caplog.text and "EDL_JOB_TOKEN" in caplog.text
 
 
 def test_a_command_without_the_token_is_refused(master):
@@ -97,7 +105,7 @@ def test_a_command_to_nobody_says_so():
 
 def test_bytes_that_are_no_message_are_refused(master):
     address, heard = master
-    with grpc.insecure_channel(address) as channel:
+    with _channel(address, "secret", "") as channel:
         call = channel.unary_unary(f"/{SERVICE}/Command")
         with pytest.raises(grpc.RpcError):
             call(b"\x80\x04K\x01.", metadata=[("authorization", "Bearer secret")], timeout=20)

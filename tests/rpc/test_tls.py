@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import grpc
 import pytest
 
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
 from edl_allreduce.core import protocol
 from edl_allreduce.core.status import JobStatus
-from edl_allreduce.errors import MasterUnreachable
+from edl_allreduce.errors import MasterUnreachable, UsageError
+from edl_allreduce.rpc import codec
 from edl_allreduce.rpc.client import command
-from edl_allreduce.rpc.server import MasterServer, Tls
+from edl_allreduce.rpc.identity import Tls
+from edl_allreduce.rpc.server import SERVICE, MasterServer
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +60,15 @@ def test_another_jobs_certificate_does_not_do(address, credentials):
 
 
 def test_nobody_is_answered_in_clear(address, credentials):
-    with pytest.raises(MasterUnreachable):
-        command(address, credentials.token, protocol.Ask(), timeout=3)
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as error:
+        call = channel.unary_unary(f"/{SERVICE}/Command", codec.encode)
+        call(protocol.Ask(), metadata=[("authorization", f"Bearer {credentials.token}")], timeout=10)
+    assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_the_certificate_of_the_token_is_not_that_of_the_job(address, credentials):
+    with pytest.raises(UsageError, match="refused"):
+        command(address, credentials.token, protocol.Ask(), timeout=10)
 
 
 def test_two_jobs_never_share_credentials(credentials):

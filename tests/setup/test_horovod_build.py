@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -138,6 +141,46 @@ def test_a_tampered_sdist_is_refused_and_removed(tmp_path):
     assert not sdist.exists()
 
 
+def test_a_false_sdist_of_the_index_is_refused_before_its_code_runs(tmp_path, monkeypatch):
+    """pip asks an sdist about itself by running its setup.py."""
+    ran = tmp_path / "ran"
+    source = tmp_path / f"horovod-{build.HOROVOD_VERSION}"
+    source.mkdir()
+    (source / "setup.py").write_text(f"open({str(ran)!r}, 'w')\nfrom setuptools import setup\nsetup()\n")
+    index, cache = tmp_path / "index", tmp_path / "cache"
+    index.mkdir()
+    cache.mkdir()
+    with tarfile.open(index / f"{source.name}.tar.gz", "w:gz") as archive:
+        archive.add(source, source.name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    with pytest.raises(build.SetupError, match=r"(?i)do not match the hashes"):
+        build.fetch_sdist(Path(sys.executable), cache, tmp_path / "log")
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("change", [b"other bytes", None])
+def test_a_wheel_that_is_not_as_it_was_built_is_not_used(tmp_path, change):
+    wheel = tmp_path / "horovod.whl"
+    wheel.write_bytes(b"as it was built")
+    build.noted_hash(wheel).write_text(hashlib.sha256(b"as it was built").hexdigest())
+    assert build.is_as_built(wheel)
+    if change is None:
+        build.noted_hash(wheel).unlink()
+    else:
+        wheel.write_bytes(change)
+    assert not build.is_as_built(wheel)
+
+
+def test_every_version_that_is_installed_has_the_hashes_of_its_files():
+    text = (ROOT / "constraints.txt").read_text()
+    pins = [line for line in text.replace("\\\n", "").splitlines() if not line.startswith("#")]
+    assert len(pins) > 50
+    assert [
+        pin for pin in pins if not re.fullmatch(r"[\w.-]+==\S+(\s+--hash=sha256:[0-9a-f]{64})+", pin)
+    ] == []
+
+
 def test_a_failed_command_shows_its_log(tmp_path):
     log = tmp_path / "x.log"
     argv = [sys.executable, "-c", "print('the reason'); raise SystemExit(3)"]
@@ -189,7 +232,9 @@ def test_a_cached_wheel_is_used_without_building(tmp_path, monkeypatch, target):
     monkeypatch.setattr(build, "require_tools", lambda: pytest.fail("tried to build"))
     home = tmp_path / "edl-allreduce" / "wheels" / target.key
     home.mkdir(parents=True)
-    (home / "horovod-0.28.1+edl1-cp311-cp311-linux_x86_64.whl").touch()
+    whole = home / "horovod-0.28.1+edl1-cp311-cp311-linux_x86_64.whl"
+    whole.touch()
+    build.noted_hash(whole).write_text(hashlib.sha256(b"").hexdigest())
     wheel = build.wheel_for(Path(sys.executable), {"XDG_CACHE_HOME": str(tmp_path)})
     assert wheel.parent == home
 

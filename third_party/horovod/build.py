@@ -295,10 +295,13 @@ def fetch_sdist(python: Path, cache: Path, log: Path) -> Path:
     sdist = cache / "sdist" / f"horovod-{HOROVOD_VERSION}.tar.gz"
     if not sdist.exists():
         with tempfile.TemporaryDirectory(dir=cache) as tmp:
+            # pip asks an sdist about itself, which runs its code: the hash is compared before that.
+            wanted = Path(tmp) / "wanted.txt"
+            wanted.write_text(f"horovod=={HOROVOD_VERSION} --hash=sha256:{SDIST_SHA256}\n")
             run_logged(
                 f"Fetching Horovod {HOROVOD_VERSION}",
                 [str(python), "-m", "pip", "download", "--no-deps", "--no-binary", "horovod",
-                 "--no-build-isolation", "--dest", tmp, f"horovod=={HOROVOD_VERSION}"],
+                 "--no-build-isolation", "--dest", tmp, "--require-hashes", "--requirement", str(wanted)],
                 log,
                 progress=pip_progress,
             )  # fmt: skip
@@ -396,6 +399,15 @@ def build_wheel(python: Path, target: Target, cache: Path, log: Path) -> Path:
         raise
 
 
+def noted_hash(wheel: Path) -> Path:
+    return wheel.with_name(f"{wheel.name}.sha256")
+
+
+def is_as_built(wheel: Path) -> bool:
+    note = noted_hash(wheel)
+    return note.exists() and note.read_text() == hashlib.sha256(wheel.read_bytes()).hexdigest()
+
+
 def wheel_for(python: Path, environ: Mapping[str, str] = os.environ) -> Path:
     """The wheel for this Python and its TensorFlow: from the cache, else built now."""
     target = target_for(python, environ)
@@ -404,12 +416,15 @@ def wheel_for(python: Path, environ: Mapping[str, str] = os.environ) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with locked(cache / "locks" / f"{target.key}.lock", "building this Horovod wheel"):
         for wheel in home.glob("*.whl"):
-            return wheel
+            if is_as_built(wheel):
+                return wheel
+            wheel.unlink()  # cut off, changed, or of a version that noted nothing
         log = cache / "logs" / f"horovod-{target.key}.log"
         log.unlink(missing_ok=True)
         built = build_wheel(python, target, cache, log)
         home.mkdir(parents=True, exist_ok=True)
         # Rename as the last act: a wheel in the cache is always whole.
+        noted_hash(home / built.name).write_text(hashlib.sha256(built.read_bytes()).hexdigest())
         wheel = built.replace(home / built.name)
         (home / "target.json").write_text(json.dumps(dataclasses.asdict(target), indent=2) + "\n")
         shutil.rmtree(built.parent.parent, ignore_errors=True)

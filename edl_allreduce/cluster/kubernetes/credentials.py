@@ -4,15 +4,46 @@ from __future__ import annotations
 
 import secrets
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from edl_allreduce import clock
-from edl_allreduce.cluster.kubernetes.manifests import Credentials
-from edl_allreduce.rpc.server import TLS_NAME
+from edl_allreduce.cluster.kubernetes import names
+from edl_allreduce.cluster.kubernetes.manifests import Credentials, owned, secret
+from edl_allreduce.cluster.kubernetes.names import Object
+from edl_allreduce.errors import ApiRefused, SetupError
+from edl_allreduce.rpc.identity import TLS_NAME
+from edl_allreduce.spec import JobSpec
 
 YEARS = timedelta(days=10 * 365)
 """Longer than any job: a certificate that expires would end one that trains well."""
 SKEW = timedelta(days=1)
 """Clocks of nodes differ."""
+CONFLICT = 409
+"""What the API server says of a name that is taken."""
+
+
+class WritingApi(Protocol):
+    """The part of the API that is needed here."""
+
+    def create(self, path: str, manifest: Object, **query: str | int) -> Object: ...
+
+    def patch(self, path: str, change: Object) -> Object: ...
+
+
+def keep_in_secret(api: WritingApi, spec: JobSpec, credentials: Credentials, owner: Object) -> None:
+    """For the workers of a master that was started without one, from a manifest by hand."""
+    manifest = owned(secret(spec, credentials), owner)
+    name = manifest["metadata"]["name"]
+    try:
+        api.create(names.path("secrets", spec.namespace), manifest)
+    except ApiRefused as error:
+        if error.status != CONFLICT:
+            raise SetupError(
+                f"the master cannot keep the job's token in a Secret {name}: {error} Its account needs the "
+                f"rights of manifests/elasticdl-rbac.yaml (serviceAccountName: elasticdl)."
+            ) from error
+        # An earlier master's: its workers are gone, or were given the same.
+        api.patch(names.path("secrets", spec.namespace, name), {"stringData": manifest["stringData"]})
 
 
 def make_credentials() -> Credentials:

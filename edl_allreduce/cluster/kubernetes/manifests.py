@@ -62,6 +62,7 @@ def job_objects(spec: JobSpec, credentials: Credentials, *, restart_killed: bool
         master_pod(spec, restart_killed=restart_killed),
         secret(spec, credentials),
         master_service(spec),
+        network_policy(spec),
     ]
 
 
@@ -197,6 +198,29 @@ def master_service(spec: JobSpec) -> Object:
     return _with_pieces(service, spec.typed.adaptation.of("service_spec"))
 
 
+def network_policy(spec: JobSpec) -> Object:
+    """Nobody but the job's own pods reaches them, where the network enforces it.
+
+    What the API server forwards (`elasticdl status`) does not come over the network of pods; who else shall
+    come in gets another policy.
+    """
+    own = {"matchLabels": {names.JOB_LABEL: spec.job_name}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {
+            "name": names.secret_name(spec.job_name),
+            "namespace": spec.namespace,
+            "labels": names.labels(spec.job_name, Replica.MASTER, 0),
+        },
+        "spec": {
+            "podSelector": own,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": own}]}],
+        },
+    }
+
+
 def port_of(spec: JobSpec) -> int:
     return spec.port or DOCUMENTED_PORT
 
@@ -257,11 +281,8 @@ class MasterContext:
     """What the master knows beyond the job's flags when it writes a worker's pod."""
 
     master_addr: str
-    has_secret: bool = True
-    """The job's Secret exists; without one token and certificate are written into the pod."""
     secret: str = ""
-    """Its name, where it is not that of the job."""
-    credentials: Credentials | None = None
+    """The name of the job's Secret, where it is not that of the job."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The master's own, for --populate_env_names."""
 
@@ -335,21 +356,12 @@ def _for_elasticdl(own: JobSpec) -> dict[str, str]:
 
 
 def _trust(spec: JobSpec, context: MasterContext) -> list[Object]:
-    if context.has_secret:
-        found = context.secret or names.secret_name(spec.job_name)
-        return [
-            _from_secret(found, contract.JOB_TOKEN, "token"),
-            _from_secret(found, contract.MASTER_CERTIFICATE, "tls.crt"),
-        ]
-    if context.credentials is None:
-        return []
-    return _plain(
-        {
-            contract.JOB_TOKEN: context.credentials.token,
-            contract.MASTER_CERTIFICATE: context.credentials.certificate,
-        },
-        own=True,
-    )
+    """Whoever may read pods must not learn them, so they are never in a pod's spec."""
+    found = context.secret or names.secret_name(spec.job_name)
+    return [
+        _from_secret(found, contract.JOB_TOKEN, "token"),
+        _from_secret(found, contract.MASTER_CERTIFICATE, "tls.crt"),
+    ]
 
 
 def _placement(spec: JobSpec) -> Object:

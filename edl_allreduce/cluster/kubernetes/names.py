@@ -39,6 +39,10 @@ OWN = frozenset(
 """Variables that --envs and --populate_env_names cannot change."""
 
 
+GROUPS = {"networkpolicies": "/apis/networking.k8s.io/v1"}
+"""Where objects of other groups than the core one are."""
+
+
 class Replica(StrEnum):
     """What a pod is in its job."""
 
@@ -83,5 +87,6 @@ def worker_id_of(pod: Mapping[str, Any]) -> int | None:
 
 
 def path(kind: str, namespace: str, name: str = "") -> str:
-    """Where the API server keeps objects of the core group: pods, secrets, services…"""
-    return f"/api/v1/namespaces/{namespace}/{kind}" + (f"/{name}" if name else "")
+    """Where the API server keeps objects: pods, secrets, services… of the core group, or of another."""
+    group = GROUPS.get(kind, "/api/v1")
+    return f"{group}/namespaces/{namespace}/{kind}" + (f"/{name}" if name else "")

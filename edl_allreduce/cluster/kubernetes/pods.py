@@ -149,6 +149,7 @@ class KubernetesCluster:
         own = {
             "secrets": names.secret_name(self._spec.job_name),
             "services": names.master_name(self._spec.job_name),
+            "networkpolicies": names.secret_name(self._spec.job_name),
         }
         for kind, name in own.items():
             path = names.path(kind, self._spec.namespace, name)

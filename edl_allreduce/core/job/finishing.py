@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from edl_allreduce.core import events, protocol
 from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.job.state import JobState
 from edl_allreduce.core.job.turn import Turn
 from edl_allreduce.core.membership import types as membership
 
@@ -76,6 +77,14 @@ def patience(turn: Turn) -> float:
     return membership.Options(
         wanted=options.num_workers, deadlines=options.deadlines, master_grace=options.master_grace
     ).patience
+
+
+def may_export(state: JobState, uid: str) -> bool:
+    """Those who were asked or are next, and whom an earlier master may have asked."""
+    if uid in (state.ending.exporter, *state.ending.finishers):
+        return True
+    took_over = state.phase is Phase.STARTING and state.options.recover_until > 0
+    return took_over or state.peers[uid].hello.done
 
 
 def exported(turn: Turn, path: str, error: str) -> None:

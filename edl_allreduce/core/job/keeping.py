@@ -21,6 +21,9 @@ from edl_allreduce.core.job.state import JobState, Queue, Ring, Slot
 from edl_allreduce.core.job.turn import Turn, line
 from edl_allreduce.core.membership import types as membership
 
+MOST_WORKERS = 4096
+"""Who asks for more made a mistake, and each would be a process or a pod."""
+
 # ------------------------------------------------------------------------------------------------- work
 
 
@@ -327,6 +330,8 @@ def refusal_to_scale(state: JobState, count: int) -> str:
             "this master starts no workers (--num_workers=0): start more of them yourself, "
             "and end one with SIGTERM or Ctrl-C"
         )
+    if count > MOST_WORKERS:
+        return f"--num_workers={count}: a job has at most {MOST_WORKERS}"
     if count < max(1, state.options.min_workers):
         return f"--num_workers={count}: the job needs at least {state.options.min_workers}"
     return ""

@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import replace
 
-from edl_allreduce.core import events, health, protocol
+from edl_allreduce.core import events, health, protocol, rendezvous
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.health import Activity
@@ -40,6 +40,8 @@ from edl_allreduce.core.membership import types as membership
 
 TICK_SECONDS = 0.1
 """How often time is told."""
+HIGHEST_ID = 999_999
+"""Of a worker. It is part of the names of pods, which have a limit."""
 
 
 def handle(state: JobState, event: Event, now: float) -> tuple[JobState, tuple[Effect, ...]]:
@@ -164,6 +166,8 @@ def _refusal(state: JobState, hello: protocol.Hello) -> str:
             f"the worker speaks protocol {hello.protocol} (version {hello.version}), the master "
             f"{protocol.PROTOCOL}; use the same version for both"
         )
+    if not 0 <= hello.seat.worker_id <= HIGHEST_ID:
+        return f"--worker_id={hello.seat.worker_id}: a number from 0 to {HIGHEST_ID} is expected"
     if hello.seat.uid in state.gone:
         return "the ring went on without this worker"
     finisher = hello.seat.uid == state.ending.exporter or hello.seat.uid in state.ending.finishers
@@ -213,6 +217,9 @@ def _heard(turn: Turn, uid: str, link: int, message: protocol.FromWorker) -> Non
             keeping.proved(turn, peer.worker_id)
             queue.done(turn, uid, message)
         case Queue(), protocol.Concluded(metrics, path):
+            if uid != turn.state.work.concluder:
+                turn.tell(events.Anomaly("a result that it was not asked to make", peer.worker_id))
+                return
             if metrics:
                 _evaluated(turn, protocol.Evaluated(turn.state.work.version, metrics))
             queue.concluded(turn, path)
@@ -233,6 +240,9 @@ def _heard_in_ring(turn: Turn, uid: str, peer: Peer, message: protocol.FromWorke
         case protocol.Out():
             keeping.work(turn, membership.Heard(uid, ring.named(turn.state, message)))
         case protocol.Done(generation, step, _, position, loss):
+            if uid not in ring.holders(turn.state):
+                turn.tell(events.Anomaly("the end of a training without its model", peer.worker_id))
+                return
             if message.failure:
                 turn.end(Phase.FAILED, message.failure)
                 return
@@ -242,7 +252,14 @@ def _heard_in_ring(turn: Turn, uid: str, peer: Peer, message: protocol.FromWorke
             turn.change(account=account)
             keeping.work(turn, membership.Heard(uid, message))
         case protocol.Exported(path, error):
+            if not finishing.may_export(turn.state, uid):
+                turn.tell(events.Anomaly("a result that it was not asked to write", peer.worker_id))
+                return
             finishing.exported(turn, path, error)
+        case protocol.KvSet() | protocol.KvPart():  # the shell passed on what is right
+            plan = ring.plan_of(turn.state)
+            if plan is not None and (said := rendezvous.refusal(plan, uid, message)):
+                turn.tell(events.Anomaly(said, peer.worker_id))
         case _:
             _anomaly(turn, peer, message)
 

@@ -61,6 +61,10 @@ def opened(turn: Turn, message: protocol.Ready) -> protocol.Ready:
 def done(turn: Turn, uid: str, message: protocol.TaskDone) -> None:
     """A worker finished a task and wants the next."""
     work = _work(turn)
+    if message.sums and work.sums and len(message.sums) != len(work.sums):
+        said = f"{len(message.sums)} sums of a task, where others have {len(work.sums)}"
+        turn.tell(events.Anomaly(said, turn.state.ids[uid]))
+        return
     after = work.tasks.complete(uid, message.number, message.attempt) if work.tasks is not None else None
     if after is None:
         late = f"a result of task {message.number} came too late and does not count"

@@ -14,12 +14,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from edl_allreduce.core.protocol import Plan
+from edl_allreduce.core.rendezvous import ring_key
 from edl_allreduce.errors import RingBroken
 from edl_allreduce.version import STOCK_HOROVOD
 from edl_allreduce.worker.ring.base import Arrays
 from edl_allreduce.worker.ring.collectives import Collectives
 from edl_allreduce.worker.ring.errors import plain
-from edl_allreduce.worker.ring.library import ABORTS, BATCHES, PLACE_IN_RING, PREPARES, SENDS, SURVIVES
+from edl_allreduce.worker.ring.library import (
+    ABORTS,
+    BATCHES,
+    PLACE_IN_RING,
+    PREPARES,
+    PROVES,
+    SENDS,
+    SURVIVES,
+)
 from edl_allreduce.worker.ring.parcels import parcels, unpack
 from edl_allreduce.worker.ring.sockets import Sockets, own_sockets, shut_down
 
@@ -40,9 +49,10 @@ class _Preparation:
 
 
 class HorovodRing(Collectives):
-    """See `base.Ring`. With a stock Horovod nothing is prepared, and a silent peer is cut off by force."""
+    """See `base.Ring`. With a stock Horovod nothing is prepared, a silent peer is cut off by force, and
+    whoever connects at the right moment is let in."""
 
-    def __init__(self, store_port: int, interface: str, timeout: int) -> None:
+    def __init__(self, store_port: int, interface: str, timeout: int, token: str) -> None:
         # Horovod reads these at every init; the rank and size follow from the plan.
         os.environ.update(
             HOROVOD_CONTROLLER="gloo",
@@ -58,6 +68,7 @@ class HorovodRing(Collectives):
             log.warning("this Horovod is %s `scripts/setup` builds one that cures this", STOCK_HOROVOD)
             # It may abort the process after a failed operation unless the cache is off.
             os.environ.setdefault("HOROVOD_CACHE_CAPACITY", "0")
+        self._token = token
         self._current = 0
         self._preparation: _Preparation | None = None
         self._sockets: Sockets = set()
@@ -76,6 +87,7 @@ class HorovodRing(Collectives):
         if not self._library.has(PREPARES) or plan.size == 1:
             return then()
         place = _topology(plan, _rank(plan, uid))
+        self._tell_key(plan)
         before = self._preparation
 
         def connect() -> None:
@@ -108,6 +120,7 @@ class HorovodRing(Collectives):
         if plan.size > 1:
             os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = LOOPBACK
         os.environ.update(_topology(plan, rank))
+        self._tell_key(plan)
         self.rank, self.size = rank, plan.size
         before = set() if self._library.has(ABORTS) else own_sockets()
         try:
@@ -118,6 +131,12 @@ class HorovodRing(Collectives):
             raise RingBroken(f"the ring of generation {plan.generation} did not form: {why}") from error
         if not self._library.has(ABORTS):
             self._sockets = own_sockets() - before
+
+    def _tell_key(self, plan: Plan) -> None:
+        """A connection of this ring proves that it knows the key before a byte of it counts."""
+        if self._library.has(PROVES) and plan.size > 1:
+            key = ring_key(self._token, plan.generation)
+            self._library.call("ring_key", plan.generation, key, len(key))
 
     def _await_preparation(self, generation: int) -> None:
         """Until no connection is under way; raises RingBroken if that to this generation failed."""

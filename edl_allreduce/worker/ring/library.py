@@ -13,10 +13,11 @@ from typing import Any
 
 from edl_allreduce.worker.ring.errors import plain
 
-SURVIVES, ABORTS, PREPARES, SENDS, BATCHES = 1, 2, 32, 64, 128
+SURVIVES, ABORTS, PREPARES, SENDS, BATCHES, PROVES = 1, 2, 32, 64, 128, 256
 """What `horovod_edl_features` says: a lost peer ends no process; a ring can be told to fail; the next ring
 can be connected while this one works; ranks can send to each other without all agreeing on it before; all
-addresses come from the store in one answer."""
+addresses come from the store in one answer; connections that do not prove that they belong to the ring are
+hung up."""
 
 PLACE_IN_RING = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 """As the environment names it and `horovod_edl_prepare` takes it."""
@@ -24,6 +25,7 @@ PLACE_IN_RING = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROS
 NUMBER, LENGTH, ADDRESS, TEXT = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p, ctypes.c_char_p
 CALLS = {
     "abort_generation": (ABORTS, (LENGTH,)),
+    "ring_key": (PROVES, (LENGTH, TEXT, NUMBER)),
     "prepare": (PREPARES, (LENGTH, TEXT, TEXT, *(NUMBER for _ in PLACE_IN_RING))),
     "exchange": (SENDS, (ADDRESS, ADDRESS, LENGTH)),
     "send": (SENDS, (NUMBER, ADDRESS, LENGTH)),

@@ -1,4 +1,4 @@
-"""This process's sockets, through /proc: how a ring of a stock Horovod is made to fail.
+"""This process's sockets, through /proc: who is at the other end, and how a stock Horovod is made to fail.
 
 Horovod as it is sold waits for a peer that is silent, and offers no call that ends the wait. Its sockets are
 those that appeared while it formed the ring; shutting them down makes its operations fail.
@@ -28,6 +28,21 @@ def own_sockets() -> Sockets:
         if target.startswith("socket:"):
             found.add((int(entry.name), target))
     return found
+
+
+def is_own(client: object, server: object) -> bool:
+    """Whether a connection that came from `client` to `server`, both of this machine, is of this process.
+
+    The kernel has one socket with these two ends, so who holds it is the one who connected.
+    """
+    for descriptor, _ in own_sockets():
+        try:
+            with socket.socket(fileno=os.dup(descriptor)) as duplicate:
+                if duplicate.getsockname() == client and duplicate.getpeername() == server:
+                    return True
+        except OSError:  # it listens, or was closed a moment ago
+            continue
+    return False
 
 
 def shut_down(sockets: Sockets) -> None:

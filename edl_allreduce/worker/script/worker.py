@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from edl_allreduce import logs
-from edl_allreduce.contract import EXIT_FAILED, EXIT_INVALID, LAST_WORDS_SECONDS
+from edl_allreduce.contract import EXIT_FAILED, EXIT_INVALID, JOB_TOKEN, LAST_WORDS_SECONDS
 from edl_allreduce.core import protocol, stories
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Plan, Seat
@@ -107,7 +107,8 @@ def _led(spec: JobSpec) -> ScriptWorker:
     log.info("worker %d (pid %d, uid %s) on %s; master at %s",
              seat.worker_id, os.getpid(), seat.uid, seat.host, spec.master_addr)  # fmt: skip
     timeout = Deadlines(spec.failure_detection_seconds).collective
-    ring = HorovodRing(control.store.port, interface_of(seat.host), timeout)
+    token = os.environ.get(JOB_TOKEN, "")
+    ring = HorovodRing(control.store.port, interface_of(seat.host), timeout, token)
     return ScriptWorker(control, ring, full_traceback=spec.full_traceback)
 
 

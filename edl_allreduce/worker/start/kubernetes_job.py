@@ -44,7 +44,6 @@ POLL_SECONDS = 1.0
 ALL_RUN_SECONDS = 600.0
 """How long the pods of a Job may take until all of them run."""
 JOB_LABEL = "job-name"
-UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
 Pod = Mapping[str, Any]
 
 
@@ -98,14 +97,20 @@ class PodPlace:
 def find_place(pods: Sequence[Pod], size: int, own_address: str) -> PodPlace | None:
     """None while not all pods run. Ranks follow the addresses sorted as text, as in the guide."""
     alive = [p for p in pods if p["status"].get("phase") == "Running" and p["status"].get("podIP")]
-    addresses = tuple(sorted(pod["status"]["podIP"] for pod in alive))
-    if len(addresses) < size or own_address not in addresses:
+    # Anybody can give a pod the label of the Job; its own owner is what this pod can rely on.
+    uid = next((_job_of(pod) for pod in alive if pod["status"]["podIP"] == own_address), "")
+    addresses = tuple(sorted(pod["status"]["podIP"] for pod in alive if _job_of(pod) == uid))
+    if not uid or len(addresses) < size:
         return None
-    labels = alive[0]["metadata"].get("labels", {})
-    uid = next((labels[name] for name in UID_LABELS if name in labels), "")
     # Every pod of the Job can compute it, and nobody who may not read the Job's pods.
     token = hashlib.sha256(f"elasticdl {uid}".encode()).hexdigest()
     return PodPlace(addresses.index(own_address), addresses, token)
+
+
+def _job_of(pod: Pod) -> str:
+    """The uid of the Job that made the pod; empty when none did."""
+    owners = pod["metadata"].get("ownerReferences") or []
+    return next((str(o["uid"]) for o in owners if o.get("kind") == "Job" and o.get("controller")), "")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,12 +7,17 @@ import os
 import socket
 import struct
 
+from edl_allreduce.rpc.unix import UNIX
+
+LOOPBACK = "127.0.0.1"
 SIOCGIFADDR = 0x8915
 NIC_VARIABLES = ("HOROVOD_GLOO_IFACE", "CONF_PADDLE_NIC")
 
 
 def address_towards(master: str) -> str:
-    """The local address from which `master` (host:port) is reached."""
+    """The local address from which `master` (host:port, or a socket of this machine) is reached."""
+    if master.startswith(UNIX):
+        return LOOPBACK
     host, _, port = master.rpartition(":")
     family, kind, protocol, _, target = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from edl_allreduce import clock
+from edl_allreduce.contract import JOB_TOKEN
 from edl_allreduce.core import protocol
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Plan
@@ -49,7 +51,8 @@ def prepare(spec: JobSpec, control: Attendant, interface: str) -> Engine:
     """Import, build, trace and warm up in a world of one; then say that this worker is ready."""
     began = clock.now()
     set_threads(spec)
-    ring = HorovodRing(control.store.port, interface, Deadlines(spec.failure_detection_seconds).collective)
+    timeout = Deadlines(spec.failure_detection_seconds).collective
+    ring = HorovodRing(control.store.port, interface, timeout, os.environ.get(JOB_TOKEN, ""))
     ring.join(Plan(0, (control.seat,)), control.seat.uid)
     program = open_program(spec, ring, control)
     # What a re-form calls, called once: the others will not wait until it is loaded.
