@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from edl_allreduce.core import protocol
 from edl_allreduce.core.attendance import events as happens
+from edl_allreduce.core.attendance.state import FINAL as LAST_WORDS
 from edl_allreduce.core.attendance.state import Leave
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.health import Activity
@@ -69,6 +70,7 @@ class JobWorld(World):
         assert isinstance(self.job.work, Ring)
         self.state = self.job.work.members
         self._check_new_plan(before)
+        self._check_stop(before)
         for effect in effects:
             self._carry_out(effect)
 
@@ -198,6 +200,18 @@ class JobWorld(World):
         assert not seated & before.gone, "nobody who is gone is planned"
         holders = {uid for uid, member in self.state.members.items() if member.has_state}
         assert not holders or plan.members[0].uid in holders, "rank 0 holds the model if anybody does"
+
+    def _check_stop(self, before: JobState) -> None:
+        """A job that was asked to stop writes what it trained, if anybody lives who has it."""
+        stopped = self.job.phase is Phase.STOPPED and before.phase is not Phase.STOPPED
+        if not stopped or "interrupted" in self.job.reason or self.job.ending.path:
+            return
+        lives = [w.uid for w in self.workers.values() if self._could_finish(w)]
+        assert not lives, f"stopped without a result, although {lives} holds the model"
+
+    def _could_finish(self, w: Worker) -> bool:
+        leaves = isinstance(self._pending(w), (Leave, *LAST_WORDS))
+        return w.up and w.has_state and w.uid not in self.job.gone and not leaves
 
     def settle(self) -> None:
         """No more faults: all behave and time goes on. Then the job comes to its end by itself."""

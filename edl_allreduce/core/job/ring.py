@@ -54,7 +54,8 @@ def settle(turn: Turn, work: Ring) -> None:
     if text != state.waiting.text:
         turn.change(waiting=Waiting(text, turn.now, state.waiting.told))
     if state.stopping and state.phase is not Phase.FINISHING and not has_model(state):
-        turn.end(Phase.STOPPED, state.stopping)  # nobody is left who could make a last step
+        if not work.members.may_report(turn.now):  # nobody is left who could make a last step
+            turn.end(Phase.STOPPED, state.stopping)
     ring = work.members.alive()
     trains = any(m.joined for m in ring)
     if turn.state.phase in (Phase.TRAINING, Phase.WAITING):

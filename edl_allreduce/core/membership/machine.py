@@ -401,7 +401,7 @@ def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     if now < options.recover_until:
         return _wait(state, "the master restarted and waits for the ring to report")
     holders = any(m.has_state for m in ready)
-    if state.unheard and not holders and now < options.recover_until + options.deadlines.reunion:
+    if state.may_report(now) and not holders:
         silent = ", ".join(map(str, sorted(state.unheard)))
         return _wait(state, f"worker {silent} of an earlier master lives and may hold the model")
     cut_off = [m for m in state.members.values() if m.away is not None and m.has_state]

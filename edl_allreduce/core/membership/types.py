@@ -120,6 +120,11 @@ class State:
     """Why no plan is published although one is needed."""
     finished: bool = False
 
+    def may_report(self, now: float) -> bool:
+        """Whether workers of an earlier master may yet say that they hold the model."""
+        until = self.options.recover_until
+        return now < until or (bool(self.unheard) and now < until + self.options.deadlines.reunion)
+
     def alive(self) -> list[Member]:
         """Members of the current plan that still live and are part of it, in rank order."""
         if self.plan is None:
