@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from edl_allreduce.core import protocol
 from edl_allreduce.core.attendance import events as happens
-from edl_allreduce.core.attendance.state import FINAL as LAST_WORDS
 from edl_allreduce.core.attendance.state import Leave
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.health import Activity
@@ -71,6 +70,9 @@ class JobWorld(World):
         self.state = self.job.work.members
         self._check_new_plan(before)
         self._check_stop(before)
+        for uid in self.job.gone - before.gone:
+            assert isinstance(before.work, Ring)
+            self._check_holder(before.work.members, uid)
         for effect in effects:
             self._carry_out(effect)
 
@@ -206,12 +208,15 @@ class JobWorld(World):
         stopped = self.job.phase is Phase.STOPPED and before.phase is not Phase.STOPPED
         if not stopped or "interrupted" in self.job.reason or self.job.ending.path:
             return
-        lives = [w.uid for w in self.workers.values() if self._could_finish(w)]
+        lives = [w.uid for w in self.workers.values() if self._could_go_on(w) and not self._news_of(w)]
+        lives = [uid for uid in lives if uid not in self.job.gone]
         assert not lives, f"stopped without a result, although {lives} holds the model"
 
-    def _could_finish(self, w: Worker) -> bool:
-        leaves = isinstance(self._pending(w), (Leave, *LAST_WORDS))
-        return w.up and w.has_state and w.uid not in self.job.gone and not leaves
+    def _news_of(self, w: Worker) -> bool:
+        """Whether word that it holds the model is on its way, or got lost a moment ago."""
+        return any(isinstance(said, protocol.Joined) for said in w.outbox) or any(
+            isinstance(end, m.Away) and end.uid == w.uid for end in self.unnoticed
+        )
 
     def settle(self) -> None:
         """No more faults: all behave and time goes on. Then the job comes to its end by itself."""

@@ -154,6 +154,16 @@ def test_a_newcomer_that_knows_of_a_stop_does_not_end_the_job_of_a_new_master() 
     assert world.job.ending.path == "model"
 
 
+def test_a_stop_waits_for_a_ring_whose_connections_broke_before_it_was_heard_to_train() -> None:
+    world = trains(wanted=1, steps=50)
+    world.do("cut off", "u0")  # with what it said
+    world.do("notice", "0")
+    world.command(inbox.Stop("enough"))
+    assert world.job.phase not in FINAL
+    world.settle()
+    assert world.job.ending.path == "model"
+
+
 def test_a_stop_of_a_job_whose_workers_never_report_comes_to_an_end() -> None:
     world = trains(wanted=2, steps=50)
     for uid in ("u0", "u1"):

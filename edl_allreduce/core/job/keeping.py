@@ -185,10 +185,10 @@ def ended(turn: Turn, end: Ended) -> None:
         finishing.lost(turn, slot.uid)
         return
     cause, text = _cause(turn.state, slot, end)
-    if slot.uid:
-        turn.change(gone=turn.state.gone | {slot.uid})
-        work(turn, membership.Lost(slot.uid, text))
-    else:
+    if uid := slot.uid or ring.expected(turn.state, end.worker_id):
+        turn.change(gone=turn.state.gone | {uid})
+        work(turn, membership.Lost(uid, text))
+    if not slot.uid:
         work(turn, membership.Unheard(ring.unheard(turn.state) - {end.worker_id}))
     if turn.over:
         return

@@ -107,13 +107,22 @@ def alive(state: JobState) -> list[Member]:
 
 
 def has_model(state: JobState) -> bool:
-    """Whether somebody could still make a last step, in the ring or on the way to the next one."""
-    return bool(holders(state))
+    """Whether somebody could still make a last step, in the ring or on the way to the next one. Members of a
+    ring that have lost their connection may train by now, although nobody heard that they joined."""
+    cut_off = any(m.standing is Standing.RING and m.away is not None for m in alive(state))
+    return cut_off or bool(holders(state))
 
 
 def holders(state: JobState) -> frozenset[str]:
     members = members_of(state)
     return frozenset(uid for uid, m in members.members.items() if m.has_state) if members else frozenset()
+
+
+def expected(state: JobState, worker_id: int) -> str:
+    """The uid of a worker that is known only from the plan of another one, after a master's restart."""
+    members = members_of(state)
+    known = members.members.items() if members is not None else ()
+    return next((uid for uid, m in known if m.expected and m.seat.worker_id == worker_id), "")
 
 
 def unheard(state: JobState) -> frozenset[int]:
