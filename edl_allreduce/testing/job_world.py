@@ -239,8 +239,9 @@ class JobWorld(World):
         assert self.over, f"the job does not end: {job.phase}, waiting for {job.waiting.text!r}\n{self.story}"
         assert job.phase in FINAL
         if job.phase is Phase.SUCCEEDED:
+            assert not self.failure, f"there was nothing to export: {self.failure}\n{self.story}"
             assert job.progress.place.step >= self.steps, f"{job.reason}\n{self.story}"
         elif job.phase is Phase.STOPPED:
             assert job.stopping or "interrupted" in job.reason, f"{job.reason}\n{self.story}"
-        else:
+        elif job.reason != self.failure:
             assert "was lost before it was written" in job.reason, f"{job.reason}\n{self.story}"

@@ -154,6 +154,8 @@ class World:
         self.plans: dict[int, Plan] = {}
         self.faultless_since: float | None = None
         self.finished: m.Finish | None = None
+        self.failure = ""
+        """Why workers that are done have nothing to export."""
         self.restarts = 0
         self.inherited: frozenset[int] = frozenset()
         """Plans of earlier masters, who knew better who was gone."""
@@ -288,7 +290,8 @@ class World:
         match w.outbox[0]:
             case protocol.Entered(generation) | protocol.Out(generation) | protocol.Done(generation):
                 member = self.state.members.get(w.uid)
-                return member is None or generation < member.generation
+                said = member is not None and member.standing is Standing.DONE
+                return member is None or generation < member.generation or said
             case protocol.KvSet(generation):
                 plan = self.state.plan
                 if plan is None or plan.generation != generation:
@@ -481,7 +484,7 @@ class World:
             self._finish(w)
 
     def _finish(self, w: Worker) -> None:
-        self._happens(replace(w, doing=Doing.IDLE), happens.IsDone(w.step))
+        self._happens(replace(w, doing=Doing.IDLE), happens.IsDone(w.step, failure=self.failure))
 
     def _do_step(self, w: Worker) -> None:
         assert w.ring is not None

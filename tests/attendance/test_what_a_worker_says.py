@@ -239,6 +239,22 @@ def test_the_last_step_is_told_again_over_a_new_connection():
     assert (hello.plan, hello.done, hello.joined, hello.step) == (plan(1, "ab"), True, True, 5)
 
 
+def test_why_there_is_nothing_to_export_is_told_over_the_next_connection():
+    worker = Worker().training()
+    worker.lose_the_connection()
+    worker.tell(events.IsDone(5, stopped=True, failure="the loss is not finite", warning="look"))
+    hello, _ready, done = worker.introduction()
+    assert done == protocol.Done(1, 5, True, 0, 0.0, "the loss is not finite", "look")
+    assert isinstance(hello, protocol.Hello) and hello.joined and not hello.done, "nobody asks for a result"
+
+
+def test_a_last_step_that_was_not_the_last_is_not_told_again():
+    worker = Worker().done()
+    worker.hear(protocol.NewPlan(plan(2, "ab"), True, "worker 2 was lost"))
+    worker.tell(events.Entering(plan(2, "ab")))
+    assert not any(isinstance(message, protocol.Done) for message in worker.introduction())
+
+
 def test_a_worker_that_is_done_and_seated_anew_is_not_done_with_the_new_ring():
     worker = Worker().done().planned(plan(2, "a"))
     hello = worker.hello()

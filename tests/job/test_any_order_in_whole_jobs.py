@@ -175,6 +175,17 @@ def test_a_stop_of_a_job_whose_workers_never_report_comes_to_an_end() -> None:
     assert not world.job.ending.path
 
 
+def test_a_job_fails_with_the_reason_that_its_workers_found_while_nobody_heard_them() -> None:
+    world = trains(wanted=2, steps=1)
+    world.failure = "the loss is not finite"
+    for uid in ("u0", "u1"):
+        world.do("cut off", uid)
+        world.do("step", uid)
+    world.settle()
+    assert world.job.phase is Phase.FAILED
+    assert world.job.reason == "the loss is not finite"
+
+
 def test_workers_that_fall_silent_together_are_left_out_by_one_plan() -> None:
     world = trains(wanted=3, steps=50)
     world.do("deliver", "u2")  # all three are known to hold the model

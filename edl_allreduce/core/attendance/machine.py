@@ -47,6 +47,9 @@ KEPT = (
     protocol.TaskDone, protocol.Concluded, protocol.Reformed,
 )  # fmt: skip
 """Reports that nobody else gives and that no introduction repeats: they wait until the master listens."""
+LASTING = (protocol.Done, protocol.Exported)
+"""Reports that nobody else gives and that stay true: the last of each kind is part of every introduction, as
+nobody knows whether it arrived over a connection that ended."""
 MOST_KEPT = 1000
 """Of them, oldest forgotten first: a master that is gone for hours must not fill the memory."""
 
@@ -160,11 +163,20 @@ def _arrears(state: State) -> Outcome:
 
 def _say(state: State, message: protocol.FromWorker) -> Outcome:
     """Say it, now or when somebody listens."""
-    if isinstance(message, protocol.Exported):
-        return replace(state, exported=message), (Send(message),)
+    state = _lasting(state, message)
     if state.linked or state.closing or not isinstance(message, KEPT):
         return state, (Send(message),)
     return replace(state, unsaid=(*state.unsaid, message)[-MOST_KEPT:]), ()
+
+
+def _lasting(state: State, message: protocol.FromWorker) -> State:
+    if not isinstance(message, LASTING):
+        return state
+    return replace(state, lasting=(*_others(state, type(message)), message))
+
+
+def _others(state: State, kind: type[protocol.FromWorker]) -> tuple[protocol.FromWorker, ...]:
+    return tuple(report for report in state.lasting if not isinstance(report, kind))
 
 
 # ------------------------------------------------------------------------------------ what the master says
@@ -281,13 +293,14 @@ def _training(
                 return _odd(state, f"finished while it is {state.stage.value}")
             generation = state.plan.generation
             done = protocol.Done(generation, step, stopped, position, loss, failure, warning)
-            return _at_step(replace(state, stage=Stage.DONE), step), (Send(done),)
+            state = _lasting(replace(state, stage=Stage.DONE), done)
+            return _at_step(state, step), (Send(done),)
 
 
 def _enter(state: State, plan: protocol.Plan, place: bytes | None) -> Outcome:
     if state.stage not in (Stage.WAITING, Stage.DONE) or state.newest is None:
         return _odd(state, f"enters generation {plan.generation} while it is {state.stage.value}")
-    state = replace(state, plan=plan, stage=Stage.ENTERING)
+    state = replace(state, plan=plan, stage=Stage.ENTERING, lasting=_others(state, protocol.Done))
     if plan.generation <= state.doomed:
         return state, ()  # it will leave in a moment, and say so
     here: tuple[Instruction, ...] = ()

@@ -108,16 +108,22 @@ def hello(state: State, step: int) -> protocol.Hello:
     if newest is not None and newest.plan.rank_of(state.uid) is not None:
         plan = newest.plan if newest.plan.generation > state.gave_up else plan
     inside = plan is not None and plan == state.plan
+    done = inside and state.stage is Stage.DONE
     return protocol.Hello(
         seat=state.seat,
         plan=plan,
         step=step,
-        done=inside and state.stage is Stage.DONE,
+        done=done and not _failure(state),
         joined=inside and state.stage in (Stage.TRAINING, Stage.DONE),
         has_state=state.has_state,
         generation=newest.plan.generation if newest is not None else 0,
         stopping=state.stop,
     )
+
+
+def _failure(state: State) -> str:
+    """Why this worker has nothing to export. It says so right after its hello: nobody is to ask for it."""
+    return next((report.failure for report in state.lasting if isinstance(report, protocol.Done)), "")
 
 
 def introduction(state: State, step: int) -> Iterator[protocol.FromWorker]:
@@ -127,8 +133,7 @@ def introduction(state: State, step: int) -> Iterator[protocol.FromWorker]:
         yield state.ready
     if state.draining:
         yield protocol.Draining()
-    if state.exported is not None:
-        yield state.exported
+    yield from (report for report in state.lasting if report not in state.unsaid)
 
 
 # ------------------------------------------------------------------------------------------ for the shell

@@ -87,8 +87,8 @@ class State:
 
     ready: protocol.Ready | None = None
     """Said again after a reconnect, also from a ring: a new master learns the job's length from it."""
-    exported: protocol.Exported | None = None
-    """Said again after a reconnect: nobody else can say it."""
+    lasting: tuple[protocol.FromWorker, ...] = ()
+    """The last report of each kind that is said again after a reconnect: nobody else can say it."""
     exports: bool = False
     """The order to write the result was handed on."""
     stop: str = ""
