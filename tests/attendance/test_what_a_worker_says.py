@@ -304,6 +304,23 @@ def test_reports_wait_until_a_master_listens(report: protocol.FromWorker):
     assert said(worker.tell(events.Said(report))) == [report]
 
 
+@pytest.mark.parametrize("report", [REPORTS[0], REPORTS[-1]], ids=lambda report: type(report).__name__)
+def test_what_was_said_into_a_connection_that_was_dead_already_is_said_again(report: protocol.FromWorker):
+    worker = Worker().training()
+    assert said(worker.tell(events.Said(report))) == [report]  # nobody noticed yet
+    worker.lose_the_connection()
+    assert worker.introduction().count(report) == 1
+
+
+def test_of_several_checkpoints_each_is_told_and_the_last_one_last():
+    worker = Worker().training()
+    worker.lose_the_connection()
+    failed, written = protocol.Checkpointed(1, "/1", "disk full"), protocol.Checkpointed(2, "/2")
+    worker.tell(events.Said(failed), events.Said(written))
+    assert not any(isinstance(message, protocol.Checkpointed) for message in worker.introduction())
+    assert said(worker.hear(protocol.Welcome())) == [failed, written]
+
+
 # ------------------------------------------------------------------------- reconnects in every stage
 
 STAGES = {

@@ -155,6 +155,24 @@ def test_while_the_log_is_read_nobody_is_started_and_the_others_go_on():
     assert scene.phase is Phase.FAILED and scene.state.reason.endswith("\nKilled")
 
 
+def test_a_report_that_a_worker_says_again_counts_once():
+    scene = Scene().train()
+    written, missing = protocol.Checkpointed(5, "ckpt"), protocol.Checkpointed(6, "ckpt", "disk full")
+    failed = protocol.Failed(False, "ValueError: no", "story")
+    for report in (written, written, missing, missing, failed, failed):
+        scene.say(0, report)
+    told = [len(scene.told(kind)) for kind in ("checkpoint", "warning", "failure")]
+    assert told == [1, 1, 1], scene.story()
+    assert scene.state.account.written == 1
+    assert "1 of 2 checkpoints" in scene.state.account.remarks
+
+
+def test_an_older_checkpoint_that_is_told_after_a_newer_one_is_not_the_last():
+    scene = Scene().train()
+    scene.say(0, protocol.Checkpointed(30, "ckpt/30")).say(1, protocol.Checkpointed(10, "ckpt/10"))
+    assert scene.state.checkpoint is not None and scene.state.checkpoint.step == 30
+
+
 def test_the_same_failure_in_the_same_place_is_not_tried_a_third_time():
     scene = Scene()
     scene.script.fails = None

@@ -46,8 +46,8 @@ KEPT = (
     protocol.Failed, protocol.Note, protocol.Evaluated, protocol.Checkpointed, protocol.BadRecords,
     protocol.TaskDone, protocol.Concluded, protocol.Reformed,
 )  # fmt: skip
-"""Reports that nobody else gives and that no introduction repeats: they wait until the master listens."""
-LASTING = (protocol.Done, protocol.Exported)
+"""Reports that nobody else gives: they wait until the master listens."""
+LASTING = (protocol.Done, protocol.Exported, protocol.Checkpointed, protocol.Failed)
 """Reports that nobody else gives and that stay true: the last of each kind is part of every introduction, as
 nobody knows whether it arrived over a connection that ended."""
 MOST_KEPT = 1000

@@ -331,19 +331,14 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
             parts = (r.notice, r.plan, r.join, r.sync, r.first_step)
             turn.tell(events.RingReformed(worker_id, r.generation, r.size, *parts))
         case protocol.Failed():
-            turn.slot(worker_id, failed=message)
-            keeping.tell_of_start(turn, worker_id, events.WorkerFailed(worker_id, line(message.summary)))
+            if _is_news(turn, worker_id, message):
+                turn.slot(worker_id, failed=message)
+                keeping.tell_of_start(turn, worker_id, events.WorkerFailed(worker_id, line(message.summary)))
         case protocol.Evaluated():
             _evaluated(turn, message)
-        case protocol.Checkpointed(step, path, error):
-            account = turn.state.account.copy()
-            account.checkpointed(step, path, error)
-            turn.change(account=account)
-            if error:
-                turn.tell(events.CheckpointMissing(worker_id, step, path, error))
-            else:
-                turn.change(checkpoint=Checkpoint(step, path, turn.now))
-                turn.tell(events.CheckpointWritten(worker_id, step, path))
+        case protocol.Checkpointed():
+            if _is_news(turn, worker_id, message):
+                _checkpointed(turn, worker_id, message)
         case protocol.BadRecords():
             _left_out(turn, worker_id, message)
         case protocol.Note():
@@ -351,6 +346,26 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
         case _:
             return False
     return True
+
+
+def _is_news(turn: Turn, worker_id: int, report: protocol.Checkpointed | protocol.Failed) -> bool:
+    """Workers say their last ones again after a reconnect, as they cannot know what arrived."""
+    key = worker_id, type(report).__name__
+    known = turn.state.reported.get(key) == report
+    turn.change(reported={**turn.state.reported, key: report})
+    return not known
+
+
+def _checkpointed(turn: Turn, worker_id: int, message: protocol.Checkpointed) -> None:
+    step, path, error = message.step, message.path, message.error
+    account, last = turn.state.account.copy(), turn.state.checkpoint
+    account.checkpointed(step, path, error)
+    turn.change(account=account)
+    if error:
+        turn.tell(events.CheckpointMissing(worker_id, step, path, error))
+    elif last is None or step >= last.step:  # else somebody tells a new master of an older one
+        turn.change(checkpoint=Checkpoint(step, path, turn.now))
+        turn.tell(events.CheckpointWritten(worker_id, step, path))
 
 
 def _evaluated(turn: Turn, message: protocol.Evaluated) -> None:

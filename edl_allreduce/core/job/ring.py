@@ -85,6 +85,9 @@ def joined(turn: Turn, message: protocol.Joined) -> None:
     if lost > machine.PROOF:  # less is what a worker that died may have been ahead
         turn.tell(events.StepsSetBack(message.generation, progress.reached, message.step))
         turn.progress(set_back=progress.set_back + lost, reached=message.step)
+        last = turn.state.checkpoint
+        if last is not None and last.step > message.step:
+            turn.change(checkpoint=None)  # the ring could not begin from it, so the next one is the last
     turn.progress(joined=message.generation)
 
 

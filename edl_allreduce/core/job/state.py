@@ -214,6 +214,8 @@ class JobState:
     account: Account = field(default_factory=Account)
     """What workers warned of; several of them see the same files."""
     checkpoint: Checkpoint | None = None
+    reported: Mapping[tuple[int, str], protocol.FromWorker] = field(default_factory=dict)
+    """By worker and kind: the last reports of which each is told once."""
     told_once: frozenset[tuple[str, str]] = frozenset()
     waiting: Waiting = Waiting()
     ending: Ending = Ending()
