@@ -276,6 +276,13 @@ def test_the_result_is_told_again_and_not_written_twice():
     assert queries.pending(worker.state, 1, worker.now) is None
 
 
+def test_a_release_between_an_order_and_its_taking_is_nothing_odd():
+    worker = Worker().done()
+    worker.hear(protocol.Export(), protocol.Release())
+    assert worker.tell(events.TookOrder()) == []
+    assert queries.pending(worker.state, 1, worker.now) == protocol.Release()
+
+
 def test_stop_stays_known_whatever_becomes_of_the_connection():
     worker = Worker().training()
     worker.hear(protocol.Stop("asked by the user"))

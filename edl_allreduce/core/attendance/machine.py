@@ -86,6 +86,8 @@ def _apply(state: State, event: Event, now: float) -> Outcome:
         case Said(message):
             return _say(state, message)
         case TookOrder():
+            if isinstance(state.last, FINAL):
+                return state, ()  # the end was faster than the training thread
             if not isinstance(state.last, protocol.Export):
                 return _odd(state, "took an order that was not given")
             return replace(state, last=None, exports=True), ()
