@@ -215,7 +215,8 @@ class World:
             if self._pending(w) is not None:
                 yield "follow"
         elif ring is None:
-            if queries.company(w.machine, w.generation) or queries.superseded(w.machine, w.generation):
+            superseded = queries.superseded(w.machine, w.generation, self.now)
+            if queries.company(w.machine, w.generation) or superseded:
                 yield "go on"
         else:
             at_odds = w.doing is Doing.TRAINING and self._at_odds(ring)

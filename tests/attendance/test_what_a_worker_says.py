@@ -37,7 +37,7 @@ class Worker:
     """Worker a: its machine, its clock, and short ways to say what happens."""
 
     def __init__(self) -> None:
-        self.now = 100.0
+        self.now = 99.0
         self.step = 0
         self.state = State(Seat("a", 0, "host"), DEADLINES, GRACE)
 
@@ -71,6 +71,7 @@ class Worker:
     def connected(self) -> Worker:
         self.tell(events.Begun())
         self.hear(protocol.Welcome())
+        self.now = 100.0
         return self
 
     def waiting(self) -> Worker:
@@ -194,7 +195,7 @@ def test_a_newcomer_that_is_told_to_abort_before_it_entered_answers():
     """It used to say nothing, and all workers stood still until it was given up."""
     worker = Worker().waiting().planned(plan(1, "ba"), abort=False)
     worker.hear(protocol.AbortRing(1, "worker 1 reports: connection reset"))
-    assert queries.superseded(worker.state, 1), "its wait for the others ends"
+    assert queries.superseded(worker.state, 1, worker.now), "its wait for the others ends"
     declined = said(worker.tell(events.HasDeclined(plan(1, "ba"), 0)))
     assert declined == [protocol.Out(1, 0, "called off before it entered")]
     assert worker.hello().plan is None, "and it does not claim to be part of that ring"
@@ -379,6 +380,17 @@ def test_without_a_master_it_tries_again_until_the_grace_period_is_over(stage: s
     assert worker.wait(100) == []
 
 
+def test_a_master_that_welcomes_and_hangs_up_at_once_is_not_called_without_a_pause():
+    worker = Worker().connected()
+    attempts = 0
+    for _ in range(100):
+        if worker.state.retry_at is None:
+            worker.hear(protocol.Welcome())
+            attempts += len(of(Connect, worker.lose_the_connection()))
+        attempts += len(of(Connect, worker.wait(RETRY_SECONDS / 10)))
+    assert 5 <= attempts <= 12
+
+
 def test_an_attempt_that_hangs_does_not_prolong_the_grace_period():
     worker = Worker().training()
     worker.lose_the_connection()
@@ -433,6 +445,17 @@ def test_a_draining_worker_without_a_master_is_deserted_after_the_time_of_silenc
     assert queries.pending(worker.state, 1, worker.now) is None
     worker.wait(DEADLINES.silent)
     assert queries.deserted(worker.state, worker.now)
+    assert queries.pending(worker.state, 1, worker.now) == MasterGone(DEADLINES.silent)
+
+
+def test_a_draining_newcomer_without_a_master_does_not_wait_for_the_others_any_longer():
+    worker = Worker().waiting().planned(plan(1, "ab"), abort=False)
+    worker.tell(events.Drained())
+    worker.lose_the_connection()
+    assert not queries.superseded(worker.state, 1, worker.now)
+    worker.wait(DEADLINES.silent)
+    assert queries.superseded(worker.state, 1, worker.now)
+    assert worker.tell(events.HasDeclined(plan(1, "ab"), 0)) != []
     assert queries.pending(worker.state, 1, worker.now) == MasterGone(DEADLINES.silent)
 
 

@@ -109,7 +109,7 @@ def _connection(state: State, event: Begun | Closed | Refused | HangUp | Tick, n
         case Begun():
             if state.closing:
                 return state, ()  # a signal was faster
-            return _odd(state, "began twice") if state.link else _connect(state)
+            return _odd(state, "began twice") if state.link else _connect(state, now)
         case Refused(why):
             return _tell(replace(state, linked=False, over=True), protocol.Evicted(why))
         case Closed(link):
@@ -119,7 +119,7 @@ def _connection(state: State, event: Begun | Closed | Refused | HangUp | Tick, n
                 return state, ()
             dial: tuple[Instruction, ...] = ()
             if state.link == 0 or state.retry_at is not None:  # say at least once that it goes
-                state, dial = _connect(state)
+                state, dial = _connect(state, now)
             arrears = tuple(Send(message) for message in state.unsaid)
             return replace(state, closing=True, unsaid=()), (*dial, *arrears, CloseConnection())
         case Tick():
@@ -128,22 +128,25 @@ def _connection(state: State, event: Begun | Closed | Refused | HangUp | Tick, n
             if state.lost_at is not None and now >= state.lost_at + state.grace:
                 return _given_up(state)
             if state.retry_at is not None and now >= state.retry_at:
-                return _connect(state)
+                return _connect(state, now)
             return state, ()
 
 
-def _connect(state: State) -> Outcome:
-    state = replace(state, link=state.link + 1, linked=False, retry_at=None)
+def _connect(state: State, now: float) -> Outcome:
+    state = replace(state, link=state.link + 1, linked=False, opened_at=now, retry_at=None)
     return state, (Connect(state.link),)
 
 
 def _closed(state: State, now: float) -> Outcome:
     """The connection ended. The process lives, and so may the master: training goes on."""
-    state = replace(state, linked=False)
+    welcomed, state = state.linked, replace(state, linked=False)
     if state.closing or isinstance(state.last, FINAL):
         return replace(state, over=True), ()
-    if state.lost_at is None:  # at once: it may be only this connection that broke
-        state, instructions = _connect(replace(state, lost_at=now))
+    if state.lost_at is None:
+        state = replace(state, lost_at=now)
+        if welcomed and now < state.opened_at + RETRY_SECONDS:  # a master that takes nobody for long
+            return replace(state, retry_at=now + RETRY_SECONDS), (TellLost(),)
+        state, instructions = _connect(state, now)  # at once: it may be only this connection that broke
         return state, (TellLost(), *instructions)
     if now >= state.lost_at + state.grace:
         return _given_up(state)

@@ -93,10 +93,10 @@ def _of(generation: int, known: tuple[int, bytes] | None) -> bytes | None:
     return known[1] if known is not None and known[0] == generation else None
 
 
-def superseded(state: State, generation: int) -> bool:
-    """Whether nobody will come to the ring of this generation any more."""
+def superseded(state: State, generation: int, now: float) -> bool:
+    """Whether nobody will come to the ring of this generation any more, or this worker cannot hear of it."""
     newer = state.newest is not None and state.newest.plan.generation > generation
-    return newer or doomed(state, generation) or state.last is not None
+    return newer or doomed(state, generation) or state.last is not None or deserted(state, now)
 
 
 # ------------------------------------------------------------------------------------- for the connection

@@ -102,6 +102,8 @@ class State:
 
     link: int = 0
     """The number of the connection, or of the attempt to open it."""
+    opened_at: float = 0.0
+    """When that was begun."""
     linked: bool = False
     """The master was heard over this connection."""
     lost_at: float | None = None
