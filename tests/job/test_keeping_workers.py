@@ -173,6 +173,18 @@ def test_an_older_checkpoint_that_is_told_after_a_newer_one_is_not_the_last():
     assert scene.state.checkpoint is not None and scene.state.checkpoint.step == 30
 
 
+@pytest.mark.parametrize("task_records", [0, 7], ids=["ring", "queue"])
+def test_a_worker_of_an_earlier_master_that_is_never_heard_gives_up_its_place(task_records: int):
+    scene = Scene(replace(OPTIONS, num_workers=1, task_records=task_records))
+    scene.give(inbox.Adopt((0,), (0,), 1, 1))
+    scene.wait(OPTIONS.deadlines.rejoin + OPTIONS.deadlines.reunion)
+    assert inbox.Kill(0) not in scene.effects and scene.launched == []
+    scene.wait(1)
+    assert inbox.Kill(0) in scene.effects
+    scene.give(inbox.Ended(0, Cause.DISRUPTED, "was ended by SIGKILL")).wait(1)
+    assert scene.launched == [1]
+
+
 def test_the_same_failure_in_the_same_place_is_not_tried_a_third_time():
     scene = Scene()
     scene.script.fails = None

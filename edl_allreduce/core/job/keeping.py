@@ -75,9 +75,9 @@ def _let_go(turn: Turn, uid: str, cause: Cause, reason: str) -> bool:
 def give_up_unheard(turn: Turn) -> None:
     """A worker of an earlier master that lives and never reports would take its place for ever."""
     deadlines = turn.state.options.deadlines
-    for worker_id in sorted(ring.unheard(turn.state)):
-        slot = turn.state.slots.get(worker_id)
-        if slot is None or slot.evicted or turn.now <= slot.launched + deadlines.rejoin + deadlines.reunion:
+    for worker_id in sorted(unheard(turn.state)):
+        slot = turn.state.slots[worker_id]
+        if slot.evicted or turn.now <= slot.launched + deadlines.rejoin + deadlines.reunion:
             continue
         turn.slot(worker_id, evicted=Cause.SILENT)
         why = "lives, but was not heard after the master's restart"
@@ -189,7 +189,7 @@ def ended(turn: Turn, end: Ended) -> None:
         turn.change(gone=turn.state.gone | {uid})
         work(turn, membership.Lost(uid, text))
     if not slot.uid:
-        work(turn, membership.Unheard(ring.unheard(turn.state) - {end.worker_id}))
+        work(turn, membership.Unheard(unheard(turn.state)))
     if turn.over:
         return
     worker = relaunch.Worker(cause, slot.accepted, _count_repeats(turn, slot))
@@ -233,7 +233,7 @@ def _around(state: JobState, gone: Slot) -> relaunch.Around:
     return relaunch.Around(
         running=sum(not slot.draining for slot in state.slots.values()),
         wanted=state.wanted,
-        healthy=ready + len(ring.unheard(state)),
+        healthy=ready + len(unheard(state)),
         begun=state.course is not None,
         failures=state.keeping.failures,
         budget=state.options.crash_budget,
@@ -298,6 +298,11 @@ def _below(story: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------- queries
+
+
+def unheard(state: JobState) -> frozenset[int]:
+    """Workers of an earlier master that ran when this one took over, and have not reported."""
+    return frozenset(i for i, slot in state.slots.items() if slot.proved and not slot.uid)
 
 
 def refusal_to_scale(state: JobState, count: int) -> str:

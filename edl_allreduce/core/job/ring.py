@@ -128,12 +128,6 @@ def expected(state: JobState, worker_id: int) -> str:
     return next((uid for uid, m in known if m.expected and m.seat.worker_id == worker_id), "")
 
 
-def unheard(state: JobState) -> frozenset[int]:
-    """Workers of an earlier master that live and have not reported."""
-    members = members_of(state)
-    return members.unheard if members is not None else frozenset()
-
-
 def plan_of(state: JobState) -> protocol.Plan | None:
     members = members_of(state)
     return members.plan if members is not None else None
