@@ -82,6 +82,7 @@ class Actor:
             self.joined,
             self.has_state,
             self.generation,
+            tasks=tuple((m.number, m.attempt) for m in self.unread if isinstance(m, protocol.DoTask)),
             version="test",
         )
 

@@ -548,6 +548,21 @@ def test_what_cannot_happen_is_told_and_changes_nothing(stage: str, event: event
     assert worker.state == before
 
 
+def test_a_worker_that_comes_back_says_which_tasks_it_has():
+    worker = Worker().waiting()
+    first, second = protocol.DoTask(3, 1, 0, 5, 7), protocol.DoTask(4, 2, 5, 10, 7)
+    worker.hear(first)
+    assert worker.hello().tasks == ((3, 1),)
+    worker.tell(events.TookTask())
+    assert worker.hello().tasks == ((3, 1),), "it works on it"
+    worker.hear(second)
+    worker.lose_the_connection()
+    worker.tell(events.Said(protocol.TaskDone(3, 1, [])))
+    assert set(worker.hello().tasks) == {(3, 1), (4, 2)}, "a result that waits for a master is not lost"
+    worker.hear(protocol.Welcome())
+    assert worker.hello().tasks == ((4, 2),)
+
+
 def test_pulled_work_comes_in_the_order_in_which_it_was_given():
     worker = Worker().waiting()
     task = protocol.DoTask(1, 1, 0, 10, 5)

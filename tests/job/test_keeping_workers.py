@@ -504,6 +504,37 @@ def test_a_lost_workers_task_is_done_by_another():
     ]
 
 
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_worker_that_reconnects_while_it_works_keeps_its_task(noticed: bool):
+    scene = Scene(replace(PULLED, num_workers=1))
+    scene.script.prepares = False
+    scene.start().freeze(0)
+    scene.actors[0].script.prepares = True
+    scene.prepare(0)  # its first task is given to it, and takes a while
+    if noticed:
+        scene.cut(0)
+    scene.connect(0)
+    given = [m for m in scene.actors[0].heard if isinstance(m, protocol.DoTask)]
+    assert [(task.number, task.attempt) for task in given] == [(0, 1)]
+    scene.thaw(0)
+    assert scene.phase is Phase.SUCCEEDED
+    given = [m for m in scene.actors[0].heard if isinstance(m, protocol.DoTask)]
+    assert [(task.number, task.attempt) for task in given] == [(0, 1), (1, 1), (2, 1), (3, 1)]
+
+
+def test_a_worker_whose_task_another_one_got_meanwhile_has_one_lease_at_a_time():
+    scene = Scene(replace(PULLED, num_workers=2))
+    scene.script.prepares = False
+    scene.start().freeze(0).freeze(1)
+    for number in (0, 1):
+        scene.actors[number].script.prepares = True
+    scene.prepare(0).cut(0).prepare(1)  # worker 1 gets what worker 0 works on
+    assert [m for m in scene.actors[1].heard if isinstance(m, protocol.DoTask)][0].attempt == 2
+    scene.connect(0).thaw(0).thaw(1)  # the scene checks that nobody has two
+    assert scene.phase is Phase.SUCCEEDED
+    assert scene.told("evaluation") == ["Evaluation metrics[step=0]: {'total': 4}"]
+
+
 def test_a_worker_that_does_not_come_back_loses_its_place():
     scene = Scene(PULLED)
     scene.script.deaf = True

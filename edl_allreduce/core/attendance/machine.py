@@ -92,11 +92,10 @@ def _apply(state: State, event: Event, now: float) -> Outcome:
                 return _odd(state, "took an order that was not given")
             return replace(state, last=None, exports=True), ()
         case TookTask():
-            return (
-                (replace(state, pulled=state.pulled[1:]), ())
-                if state.pulled
-                else _odd(state, "took a task that was not given")
-            )
+            if not state.pulled:
+                return _odd(state, "took a task that was not given")
+            task, pulled = state.pulled[0], state.pulled[1:]
+            return replace(state, pulled=pulled, task=task if isinstance(task, protocol.DoTask) else None), ()
         case _:
             return _training(state, event)
 
@@ -168,6 +167,8 @@ def _arrears(state: State) -> Outcome:
 
 def _say(state: State, message: protocol.FromWorker) -> Outcome:
     """Say it, now or when somebody listens."""
+    if isinstance(message, protocol.TaskDone):
+        state = replace(state, task=None)
     state = _lasting(state, message)
     if state.linked or state.closing or not isinstance(message, KEPT):
         return state, (Send(message),)

@@ -118,7 +118,16 @@ def hello(state: State, step: int) -> protocol.Hello:
         has_state=state.has_state,
         generation=newest.plan.generation if newest is not None else 0,
         stopping=state.stop,
+        tasks=tuple((task.number, task.attempt) for task in _tasks(state)),
     )
+
+
+def _tasks(state: State) -> Iterator[protocol.DoTask | protocol.TaskDone]:
+    """What was given to this worker and is not lost."""
+    yield from (task for task in state.pulled if isinstance(task, protocol.DoTask))
+    yield from (report for report in state.unsaid if isinstance(report, protocol.TaskDone))
+    if state.task is not None:
+        yield state.task
 
 
 def _failure(state: State) -> str:

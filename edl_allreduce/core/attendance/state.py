@@ -97,6 +97,8 @@ class State:
     last: LastWord | None = None
     pulled: tuple[Pulled, ...] = ()
     """Tasks and ends, in the order in which they came."""
+    task: protocol.DoTask | None = None
+    """The task on which the training thread works."""
     unsaid: tuple[protocol.FromWorker, ...] = ()
     """Reports that wait for a master that listens."""
 
