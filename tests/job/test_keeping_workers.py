@@ -11,6 +11,7 @@ from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.job import inbox, keeping
 from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.job.state import Ring
 from edl_allreduce.testing.scene import OPTIONS, READY, Scene
 
 ODD = replace(READY, model={"optimizer": "adam"})
@@ -342,6 +343,44 @@ def test_whoever_stays_in_user_code_for_too_long_is_evicted_as_stuck():
             break
     (evicted,) = [e for e in scene.events if isinstance(e, events.WorkerEvicted)]
     assert (evicted.worker_id, evicted.cause) == (1, "stuck")
+
+
+def test_whoever_is_turned_out_with_the_model_gets_time_to_keep_what_it_has():
+    scene = Scene().train().freeze(1)
+    scene.until(lambda: scene.told("evict"))
+    assert inbox.Terminate(1) in scene.effects and inbox.Kill(1) not in scene.effects
+    ring = scene.state.work
+    assert isinstance(ring, Ring) and [m.seat.worker_id for m in ring.members.alive()] == [0], "not waited for"
+    scene.wait(OPTIONS.deadlines.failure_detection - 1)
+    assert inbox.Kill(1) not in scene.effects and 1 in scene.alive
+    scene.wait(2)
+    assert scene.effects.count(inbox.Kill(1)) == 1 and 1 not in scene.alive, "a frozen one is killed"
+    scene.until(lambda: scene.ring == 2)
+
+
+def test_whoever_ends_when_it_is_turned_out_is_not_killed():
+    scene = Scene().train().freeze(1)
+    scene.until(lambda: scene.told("evict")).thaw(1)
+    assert 1 not in scene.alive and isinstance(scene.actors[1].heard[-1], protocol.Evicted)
+    scene.wait(2 * OPTIONS.deadlines.failure_detection)
+    assert inbox.Kill(1) not in scene.effects
+    assert scene.told("exit") == ["worker 1 was evicted"] and scene.ring == 2
+
+
+def test_what_a_worker_says_after_it_was_turned_out_counts_for_nothing():
+    scene = Scene().train().freeze(1)
+    link = scene.actors[1].link
+    scene.until(lambda: scene.told("evict"))
+    scene.give(inbox.Heard("uid-1", link, protocol.Draining()))
+    assert not scene.told("drain") and not scene.state.slots[1].draining
+
+
+def test_a_newcomer_that_is_turned_out_has_nothing_to_keep():
+    scene = Scene(replace(OPTIONS, num_workers=1)).train()
+    scene.script.prepares = False
+    scene.give(inbox.Scale(2)).freeze(1)
+    scene.until(lambda: scene.told("evict"))
+    assert inbox.Kill(1) in scene.effects and inbox.Terminate(1) not in scene.effects
 
 
 def test_an_evicted_worker_is_turned_away_when_it_returns():

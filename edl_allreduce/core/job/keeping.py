@@ -37,7 +37,7 @@ def work(turn: Turn, event: membership.Event) -> None:
     for action in actions:
         match action, turn.state.work:
             case membership.Evict(uid, reason, cause), _:
-                _let_go(turn, uid, cause, reason)
+                _turn_out(turn, uid, cause, reason)
             case membership.Anomaly(uid, text), _:
                 turn.tell(events.Anomaly(text, turn.state.ids.get(uid, events.NOBODY)))
             case _, Ring() as trained:
@@ -48,12 +48,13 @@ def work(turn: Turn, event: membership.Event) -> None:
 
 def evict(turn: Turn, *gone: tuple[str, Cause, str]) -> None:
     """End workers of which the work does not know yet that they have to go: uid, cause, reason of each."""
-    lost = [membership.Lost(uid, why) for uid, cause, why in gone if _let_go(turn, uid, cause, why)]
+    lost = [membership.Lost(uid, why) for uid, cause, why in gone if _turn_out(turn, uid, cause, why)]
     if lost:
         work(turn, membership.LostTogether(tuple(lost)))
 
 
-def _let_go(turn: Turn, uid: str, cause: Cause, reason: str) -> bool:
+def _turn_out(turn: Turn, uid: str, cause: Cause, reason: str) -> bool:
+    """It has no part in the job any more: told so, hung up on, and ended, whether it hears of it or not."""
     state = turn.state
     if uid in state.gone:
         return False
@@ -68,8 +69,25 @@ def _let_go(turn: Turn, uid: str, cause: Cause, reason: str) -> bool:
         turn.slot(worker_id, evicted=cause)
         if cause is Cause.INVALID:
             turn.slot(worker_id, accepted=False, refusal=reason)
-        turn.do(Kill(worker_id))
+        _end(turn, worker_id, keeps=peer is not None and peer.held_model and cause is not Cause.INVALID)
     return True
+
+
+def _end(turn: Turn, worker_id: int, *, keeps: bool) -> None:
+    """`keeps`: it was told that its ring is no more, and gets time to write a checkpoint of what it has."""
+    if keeps:
+        turn.slot(worker_id, kill_at=turn.now + turn.state.options.deadlines.failure_detection)
+        turn.do(Terminate(worker_id))
+    else:
+        turn.do(Kill(worker_id))
+
+
+def kill_overdue(turn: Turn) -> None:
+    """Whoever was turned out and is still there is frozen or stuck."""
+    for worker_id, slot in turn.state.slots.items():
+        if slot.kill_at is not None and turn.now >= slot.kill_at:
+            turn.slot(worker_id, kill_at=None)
+            turn.do(Kill(worker_id))
 
 
 def give_up_unheard(turn: Turn) -> None:

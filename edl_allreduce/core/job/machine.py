@@ -188,7 +188,7 @@ def _heard(turn: Turn, uid: str, link: int, message: protocol.FromWorker) -> Non
     if uid not in turn.state.ids or _fact(turn, turn.state.ids[uid], message):
         return
     peer = turn.state.peers.get(uid)
-    if peer is None or peer.link != link or turn.over:
+    if peer is None or peer.link != link or turn.over or uid in turn.state.gone:
         return
     match turn.state.work, message:
         case _, protocol.Pulse():
@@ -411,6 +411,7 @@ def _tick(turn: Turn) -> None:
     if turn.over:
         return
     _judge(turn)
+    keeping.kill_overdue(turn)
     keeping.give_up_unheard(turn)
     keeping.work(turn, membership.Tick(usual_step(turn.state)))
     finishing.watch(turn)

@@ -57,6 +57,11 @@ class Peer:
     def worker_id(self) -> int:
         return self.hello.seat.worker_id
 
+    @property
+    def held_model(self) -> bool:
+        """Whether it was ever in a ring that agreed on the model."""
+        return self.hello.has_state or self.joined_at is not None
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -69,6 +74,8 @@ class Slot:
     """It made a step in a ring with the others, or a task."""
     draining: bool = False
     evicted: Cause | None = None
+    kill_at: float | None = None
+    """It was asked to end; when it is killed if it does not."""
     uid: str = ""
     refusal: str = ""
     """Why it may not take part."""
