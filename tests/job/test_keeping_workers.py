@@ -383,6 +383,17 @@ def test_a_newcomer_that_is_turned_out_has_nothing_to_keep():
     assert inbox.Kill(1) in scene.effects and inbox.Terminate(1) not in scene.effects
 
 
+def test_a_worker_whose_release_was_lost_is_released_when_it_returns():
+    scene = Scene(steps=50).train()
+    scene.actors[1].script.deaf = True
+    scene.until(lambda: scene.phase is Phase.SUCCEEDED, every=0.1)
+    scene.actors[1].script.deaf = False
+    scene.cut(1).connect(1)
+    assert scene.actors[1].heard[-1] == protocol.Release()
+    scene.comes(7)
+    assert scene.actors[7].heard == [protocol.Evicted("the job is over")]
+
+
 def test_an_evicted_worker_is_turned_away_when_it_returns():
     scene = Scene().train()
     scene.freeze(0)

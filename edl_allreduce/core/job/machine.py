@@ -116,9 +116,9 @@ def _stop(turn: Turn, reason: str) -> None:
 
 def _connected(turn: Turn, event: Connected) -> None:
     hello, link, state = event.hello, event.link, turn.state
-    refusal = _refusal(state, hello)
-    if refusal:
-        turn.do(Send(link, protocol.Evicted(refusal)))
+    answer = _refusal(state, hello)
+    if answer is not None:
+        turn.do(Send(link, answer))
         turn.do(HangUp(link))
         return
     uid, worker_id = hello.seat.uid, hello.seat.worker_id
@@ -151,21 +151,24 @@ def _connected(turn: Turn, event: Connected) -> None:
     finishing.returned(turn, uid)
 
 
-def _refusal(state: JobState, hello: protocol.Hello) -> str:
+def _refusal(state: JobState, hello: protocol.Hello) -> protocol.Evicted | protocol.Release | None:
+    """The answer to somebody who has no part in this job, or none any more."""
+    uid, worker_id = hello.seat.uid, hello.seat.worker_id
     if hello.protocol != protocol.PROTOCOL:
-        return (
+        return protocol.Evicted(
             f"the worker speaks protocol {hello.protocol} (version {hello.version}), the master "
             f"{protocol.PROTOCOL}; use the same version for both"
         )
-    if hello.seat.uid in state.gone:
-        return "the ring went on without this worker"
-    finisher = hello.seat.uid == state.ending.exporter or hello.seat.uid in state.ending.finishers
+    if uid in state.gone:
+        return protocol.Evicted("the ring went on without this worker")
+    finisher = uid == state.ending.exporter or uid in state.ending.finishers
     if state.phase in FINAL or (state.phase is Phase.FINISHING and not finisher):
-        return "the job is over"
-    same = (peer for peer in state.peers.values() if peer.worker_id == hello.seat.worker_id)
-    if any(peer.hello.seat.uid != hello.seat.uid for peer in same):
-        return f"there is another worker {hello.seat.worker_id}; choose another --worker_id"
-    return ""
+        # Whoever is known did its part: its release may have been lost with its last connection.
+        return protocol.Release() if uid in state.ids else protocol.Evicted("the job is over")
+    same = (peer for peer in state.peers.values() if peer.worker_id == worker_id)
+    if any(peer.hello.seat.uid != uid for peer in same):
+        return protocol.Evicted(f"there is another worker {worker_id}; choose another --worker_id")
+    return None
 
 
 def _hung_up(turn: Turn, uid: str, link: int) -> None:

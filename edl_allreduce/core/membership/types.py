@@ -33,7 +33,8 @@ class Standing(Enum):
 
 @dataclass(frozen=True)
 class Member:
-    """One worker process. Identity is the uid: a worker that comes back is a new member."""
+    """One worker process. Identity is the uid: over whatever connection it comes back, it is the same member;
+    a process in its place is another one."""
 
     seat: Seat
     standing: Standing
@@ -76,9 +77,13 @@ class Options:
 
     @property
     def patience(self) -> float:
-        """How long those are waited for who hold the only model, or when nobody is heard: until they ended by
-        themselves, even if they noticed late that their connection was gone."""
-        return max(self.deadlines.reunion, self.master_grace + 2 * self.deadlines.silent + KEEPALIVE_SECONDS)
+        return patience(self.deadlines, self.master_grace)
+
+
+def patience(deadlines: Deadlines, master_grace: float) -> float:
+    """How long those are waited for who hold the only model, or when nobody is heard: until they ended by
+    themselves, even if they noticed late that their connection was gone."""
+    return max(deadlines.reunion, master_grace + 2 * deadlines.silent + KEEPALIVE_SECONDS)
 
 
 @dataclass(frozen=True)
