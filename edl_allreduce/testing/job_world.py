@@ -209,7 +209,7 @@ class JobWorld(World):
         if not stopped or "interrupted" in self.job.reason or self.job.ending.path:
             return
         lives = [w.uid for w in self.workers.values() if self._could_go_on(w) and not self._news_of(w)]
-        lives = [uid for uid in lives if uid not in self.job.gone]
+        lives = [uid for uid in lives if uid not in self.job.gone and self.workers[uid].step > 0]
         assert not lives, f"stopped without a result, although {lives} holds the model"
 
     def _news_of(self, w: Worker) -> bool:

@@ -79,7 +79,7 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
         case Wanted(count):
             return replace(state, options=replace(state.options, wanted=count)), ()
         case Stopping():
-            return replace(state, options=replace(state.options, minimum=1)), ()
+            return replace(state, options=replace(state.options, minimum=1), stopping=True), ()
 
 
 def _heard(state: State, member: Member, message: Message, now: float) -> State:
@@ -418,10 +418,12 @@ def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     cut_off = [m for m in state.members.values() if m.away is not None and m.has_state]
     if cut_off and not holders:
         return _wait(state, f"worker {_ids(cut_off)} holds the model and has lost its connection")
+    leaving = [] if holders else state.let_go()
+    if state.stopping:  # nobody is started who could take over from them
+        ready, leaving = ready + leaving, []
     if len(ready) < minimum:
         return _wait(state, f"{len(ready)} of at least {minimum} workers are ready{_preparing(state)}")
-    leaving = [] if holders else state.let_go()
-    enough = 0 < options.wanted <= len(ready) or bool(leaving)  # they will not be there for long
+    enough = 0 < options.wanted <= len(ready) or bool(leaving) or state.stopping  # who leaves does not wait
     if not (enough or now - min(m.since for m in ready) >= options.cool_down):
         return _wait(state, f"{len(ready)} workers are ready, others may follow in a moment")
     lost = f" ({'; '.join(state.losses)})" if state.losses else ""

@@ -123,6 +123,8 @@ class State:
     """Why members of the current plan are gone, for the next plan's reason."""
     waiting_for: str = ""
     """Why no plan is published although one is needed."""
+    stopping: bool = False
+    """Only a last step is to be made, and nobody is started any more."""
     finished: bool = False
 
     def may_report(self, now: float) -> bool:
