@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, get_args
 
-from edl_allreduce.core import goodput
+from edl_allreduce.core import goodput, protocol
 
 NOBODY: Final = -1
 """In the place of a worker's number: it is about the whole job."""
 
 ANOMALY: Final = "anomaly"
-WARNING: Final = "warning"
-"""The kind of what people must not overlook."""
+WARNING: Final = protocol.WARNING
 
 
 # -------------------------------------------------------------------------------- the life of one worker

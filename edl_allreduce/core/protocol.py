@@ -63,6 +63,8 @@ class Hello:
     """The highest that this worker ever heard of."""
     stopping: str = ""
     """Why it was told to stop at a step boundary, maybe by a master that is no more."""
+    tasks: tuple[tuple[int, int], ...] = ()
+    """Where work is pulled: number and attempt of those that it has, or whose result it is about to say."""
     protocol: int = PROTOCOL
     version: str = __version__
 

@@ -7,7 +7,7 @@ attempt counts: whatever a worker reports that was given up is refused by number
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 
@@ -78,6 +78,16 @@ class TaskQueue:
         if lease is None or lease.worker != worker or lease.task.attempt != attempt:
             return None
         return replace(self._without([number]), done=self.done + 1)
+
+    def reclaim(self, worker: str, held: Collection[tuple[int, int]]) -> tuple[TaskQueue, int]:
+        """A worker is back and says which numbers and attempts it has: what it does not have others do, and
+        what was not given out again it keeps. The second is the number of tasks that it does not have."""
+        kept = [t for t in (*self.doing(worker), *self.returned) if (t.number, t.attempt) in held]
+        queue, _ = self.give_back(worker)
+        returned = tuple(task for task in queue.returned if task not in kept)
+        leases = {**queue.leases, **{task.number: Lease(task, worker) for task in kept}}
+        lost = sum(task not in kept for task in self.doing(worker))
+        return replace(queue, returned=returned, leases=leases), lost
 
     def give_back(self, worker: str) -> tuple[TaskQueue, int]:
         """A worker is gone: others do what it had. The second is the number of tasks."""

@@ -69,6 +69,10 @@ class JobWorld(World):
         assert isinstance(self.job.work, Ring)
         self.state = self.job.work.members
         self._check_new_plan(before)
+        self._check_stop(before)
+        for uid in self.job.gone - before.gone:
+            assert isinstance(before.work, Ring)
+            self._check_holder(before.work.members, uid)
         for effect in effects:
             self._carry_out(effect)
 
@@ -199,6 +203,21 @@ class JobWorld(World):
         holders = {uid for uid, member in self.state.members.items() if member.has_state}
         assert not holders or plan.members[0].uid in holders, "rank 0 holds the model if anybody does"
 
+    def _check_stop(self, before: JobState) -> None:
+        """A job that was asked to stop writes what it trained, if anybody lives who has it."""
+        stopped = self.job.phase is Phase.STOPPED and before.phase is not Phase.STOPPED
+        if not stopped or "interrupted" in self.job.reason or self.job.ending.path:
+            return
+        lives = [w.uid for w in self.workers.values() if self._could_go_on(w) and not self._news_of(w)]
+        lives = [uid for uid in lives if uid not in self.job.gone and self.workers[uid].step > 0]
+        assert not lives, f"stopped without a result, although {lives} holds the model"
+
+    def _news_of(self, w: Worker) -> bool:
+        """Whether word that it holds the model is on its way, or got lost a moment ago."""
+        return any(isinstance(said, protocol.Joined) for said in w.outbox) or any(
+            isinstance(end, m.Away) and end.uid == w.uid for end in self.unnoticed
+        )
+
     def settle(self) -> None:
         """No more faults: all behave and time goes on. Then the job comes to its end by itself."""
         self.faultless_since = self.now
@@ -220,8 +239,9 @@ class JobWorld(World):
         assert self.over, f"the job does not end: {job.phase}, waiting for {job.waiting.text!r}\n{self.story}"
         assert job.phase in FINAL
         if job.phase is Phase.SUCCEEDED:
+            assert not self.failure, f"there was nothing to export: {self.failure}\n{self.story}"
             assert job.progress.place.step >= self.steps, f"{job.reason}\n{self.story}"
         elif job.phase is Phase.STOPPED:
             assert job.stopping or "interrupted" in job.reason, f"{job.reason}\n{self.story}"
-        else:
+        elif job.reason != self.failure:
             assert "was lost before it was written" in job.reason, f"{job.reason}\n{self.story}"

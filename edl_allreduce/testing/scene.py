@@ -84,6 +84,7 @@ class Actor:
             self.joined,
             self.has_state,
             self.generation,
+            tasks=tuple((m.number, m.attempt) for m in self.unread if isinstance(m, protocol.DoTask)),
             version="test",
         )
 
@@ -259,7 +260,7 @@ class Scene:
                         self._pending.append(inbox.HungUp(actor.uid, link))
             case inbox.Launch(worker_id):
                 self._launch(worker_id)
-            case inbox.Terminate(worker_id):
+            case inbox.Terminate(worker_id) if not self._frozen(worker_id):
                 self._exit(worker_id, Cause.DISRUPTED, "was ended by SIGTERM")
             case inbox.Kill(worker_id):
                 self._exit(worker_id, Cause.DISRUPTED, "was ended by SIGKILL")
@@ -269,6 +270,10 @@ class Scene:
                 (self.quiet if quiet else self.events).append(event)
             case inbox.Over():
                 self.over = True
+
+    def _frozen(self, worker_id: int) -> bool:
+        """A signal that can be caught means nothing to who does not run."""
+        return worker_id in self.actors and self.actors[worker_id].frozen
 
     def _launch(self, worker_id: int) -> None:
         script = replace(self.script)

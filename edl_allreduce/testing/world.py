@@ -154,10 +154,14 @@ class World:
         self.plans: dict[int, Plan] = {}
         self.faultless_since: float | None = None
         self.finished: m.Finish | None = None
+        self.failure = ""
+        """Why workers that are done have nothing to export."""
         self.restarts = 0
         self.inherited: frozenset[int] = frozenset()
         """Plans of earlier masters, who knew better who was gone."""
         self.failed = False
+        self.silent_since: dict[str, float] = {}
+        """Since when workers cannot be heard."""
         self.unnoticed: tuple[m.Away | m.Lost, ...] = ()
         """Ends of connections and processes that the master has yet to notice, in any order."""
         self._story: tuple[Any, tuple[object, ...]] | None = None
@@ -169,6 +173,7 @@ class World:
         other.courses = dict(self.courses)
         other.roots = dict(self.roots)
         other.plans = dict(self.plans)
+        other.silent_since = dict(self.silent_since)
         return other
 
     def _note(self, *words: object) -> None:
@@ -210,7 +215,8 @@ class World:
             if self._pending(w) is not None:
                 yield "follow"
         elif ring is None:
-            if queries.company(w.machine, w.generation) or queries.superseded(w.machine, w.generation):
+            superseded = queries.superseded(w.machine, w.generation, self.now)
+            if queries.company(w.machine, w.generation) or superseded:
                 yield "go on"
         else:
             at_odds = w.doing is Doing.TRAINING and self._at_odds(ring)
@@ -285,7 +291,8 @@ class World:
         match w.outbox[0]:
             case protocol.Entered(generation) | protocol.Out(generation) | protocol.Done(generation):
                 member = self.state.members.get(w.uid)
-                return member is None or generation < member.generation
+                said = member is not None and member.standing is Standing.DONE
+                return member is None or generation < member.generation or said
             case protocol.KvSet(generation):
                 plan = self.state.plan
                 if plan is None or plan.generation != generation:
@@ -376,6 +383,7 @@ class World:
 
     def _cut(self, w: Worker) -> Worker:
         """Without its wire, and without all that was on the way; what it says now is lost."""
+        self.silent_since.setdefault(w.uid, self.now)
         return replace(w, connected=False, attended=False, inbox=(), outbox=())
 
     def _do_cut_off(self, w: Worker) -> None:
@@ -399,6 +407,7 @@ class World:
                 self._tell(message)
             case protocol.Hello():
                 self._put(replace(w, attended=True))
+                self.silent_since.pop(w.uid, None)
                 self._hears_hello(w, message)
             case protocol.KvSet(generation, key, value):
                 self._put(w)
@@ -476,7 +485,7 @@ class World:
             self._finish(w)
 
     def _finish(self, w: Worker) -> None:
-        self._happens(replace(w, doing=Doing.IDLE), happens.IsDone(w.step))
+        self._happens(replace(w, doing=Doing.IDLE), happens.IsDone(w.step, failure=self.failure))
 
     def _do_step(self, w: Worker) -> None:
         assert w.ring is not None
@@ -589,10 +598,7 @@ class World:
         waiting = [
             w.uid
             for w in self.workers.values()
-            if w.up
-            and w.has_state
-            and w.uid in self.state.members
-            and not isinstance(self._pending(w), (Leave, *FINAL))
+            if w.uid in self.state.members and self._could_go_on(w)
         ]
         waiting = [] if plan.generation in self.inherited else waiting
         assert not waiting, f"training begins anew in {_ids(plan)} although {waiting} still holds the model"
@@ -627,6 +633,7 @@ class World:
                     self._send(protocol.AbortRing(generation, reason), list(uids))
                 case m.Evict(uid, reason):
                     self._check_eviction(uid, reason)
+                    self._check_holder(before, uid)
                     self._send(protocol.Evicted(reason), [uid])
                     self._put(replace(self.workers[uid], attended=False))
                 case m.Anomaly(uid, text):
@@ -707,6 +714,21 @@ class World:
         stray = "of generation" in reason or "given up" in reason
         unproven = "rings in a row" in reason and any(x.odd for x in self.workers.values()) and w.step == 0
         assert not behaves or stray or w.odd or unproven, f"{uid} did nothing wrong: {reason}"
+
+    def _check_holder(self, before: State, uid: str) -> None:
+        """Whoever holds the model and cannot be heard is given up last."""
+        w, member = self.workers[uid], before.members.get(uid)
+        silent = member is not None and (member.expected or member.away is not None)
+        if not silent or not self._could_go_on(w) or uid not in self.silent_since:
+            return
+        heard = [u for u, x in before.members.items() if x.away is None and not x.expected]
+        waited = self.now - self.silent_since[uid]
+        last = not any(self.workers[u].has_state for u in heard)
+        assert not last or waited >= self.options.patience, f"{uid} holds the model: only {waited:.0f} s"
+
+    def _could_go_on(self, w: Worker) -> bool:
+        """Whether it lives, holds the model, and was neither let go nor turned out."""
+        return w.up and w.has_state and not isinstance(self._pending(w), (Leave, *FINAL))
 
     def settle(self) -> None:
         """No more faults: all behave and time goes on. Then the job ends, or says what it waits for."""

@@ -165,10 +165,10 @@ class Attendant:
         return self._wait_for_key(generation, queries.company) is not None
 
     def _wait_for_key(self, generation: int, key: Callable[[State, int], bytes | None]) -> StartPoint | None:
-        told = key(
-            self._wait_until(lambda s: key(s, generation) or queries.superseded(s, generation) or None),
-            generation,
-        )
+        def answer(state: State) -> object | None:
+            return key(state, generation) or queries.superseded(state, generation, clock.now()) or None
+
+        told = key(self._wait_until(answer), generation)
         return None if told is None else msgspec.json.decode(told, type=StartPoint)
 
     def vote(self, generation: int) -> tuple[bool, bool]:

@@ -37,7 +37,7 @@ class Worker:
     """Worker a: its machine, its clock, and short ways to say what happens."""
 
     def __init__(self) -> None:
-        self.now = 100.0
+        self.now = 99.0
         self.step = 0
         self.state = State(Seat("a", 0, "host"), DEADLINES, GRACE)
 
@@ -71,6 +71,7 @@ class Worker:
     def connected(self) -> Worker:
         self.tell(events.Begun())
         self.hear(protocol.Welcome())
+        self.now = 100.0
         return self
 
     def waiting(self) -> Worker:
@@ -194,7 +195,7 @@ def test_a_newcomer_that_is_told_to_abort_before_it_entered_answers():
     """It used to say nothing, and all workers stood still until it was given up."""
     worker = Worker().waiting().planned(plan(1, "ba"), abort=False)
     worker.hear(protocol.AbortRing(1, "worker 1 reports: connection reset"))
-    assert queries.superseded(worker.state, 1), "its wait for the others ends"
+    assert queries.superseded(worker.state, 1, worker.now), "its wait for the others ends"
     declined = said(worker.tell(events.HasDeclined(plan(1, "ba"), 0)))
     assert declined == [protocol.Out(1, 0, "called off before it entered")]
     assert worker.hello().plan is None, "and it does not claim to be part of that ring"
@@ -239,6 +240,22 @@ def test_the_last_step_is_told_again_over_a_new_connection():
     assert (hello.plan, hello.done, hello.joined, hello.step) == (plan(1, "ab"), True, True, 5)
 
 
+def test_why_there_is_nothing_to_export_is_told_over_the_next_connection():
+    worker = Worker().training()
+    worker.lose_the_connection()
+    worker.tell(events.IsDone(5, stopped=True, failure="the loss is not finite", warning="look"))
+    hello, _ready, done = worker.introduction()
+    assert done == protocol.Done(1, 5, True, 0, 0.0, "the loss is not finite", "look")
+    assert isinstance(hello, protocol.Hello) and hello.joined and not hello.done, "nobody asks for a result"
+
+
+def test_a_last_step_that_was_not_the_last_is_not_told_again():
+    worker = Worker().done()
+    worker.hear(protocol.NewPlan(plan(2, "ab"), True, "worker 2 was lost"))
+    worker.tell(events.Entering(plan(2, "ab")))
+    assert not any(isinstance(message, protocol.Done) for message in worker.introduction())
+
+
 def test_a_worker_that_is_done_and_seated_anew_is_not_done_with_the_new_ring():
     worker = Worker().done().planned(plan(2, "a"))
     hello = worker.hello()
@@ -258,6 +275,13 @@ def test_the_result_is_told_again_and_not_written_twice():
     assert exported in worker.introduction()
     assert worker.hear(protocol.Welcome(), protocol.Export()) == []
     assert queries.pending(worker.state, 1, worker.now) is None
+
+
+def test_a_release_between_an_order_and_its_taking_is_nothing_odd():
+    worker = Worker().done()
+    worker.hear(protocol.Export(), protocol.Release())
+    assert worker.tell(events.TookOrder()) == []
+    assert queries.pending(worker.state, 1, worker.now) == protocol.Release()
 
 
 def test_stop_stays_known_whatever_becomes_of_the_connection():
@@ -286,6 +310,23 @@ def test_reports_wait_until_a_master_listens(report: protocol.FromWorker):
     assert said(worker.hear(protocol.Welcome())) == [report]
     assert said(worker.hear(protocol.Welcome())) == []
     assert said(worker.tell(events.Said(report))) == [report]
+
+
+@pytest.mark.parametrize("report", [REPORTS[0], REPORTS[-1]], ids=lambda report: type(report).__name__)
+def test_what_was_said_into_a_connection_that_was_dead_already_is_said_again(report: protocol.FromWorker):
+    worker = Worker().training()
+    assert said(worker.tell(events.Said(report))) == [report]  # nobody noticed yet
+    worker.lose_the_connection()
+    assert worker.introduction().count(report) == 1
+
+
+def test_of_several_checkpoints_each_is_told_and_the_last_one_last():
+    worker = Worker().training()
+    worker.lose_the_connection()
+    failed, written = protocol.Checkpointed(1, "/1", "disk full"), protocol.Checkpointed(2, "/2")
+    worker.tell(events.Said(failed), events.Said(written))
+    assert not any(isinstance(message, protocol.Checkpointed) for message in worker.introduction())
+    assert said(worker.hear(protocol.Welcome())) == [failed, written]
 
 
 # ------------------------------------------------------------------------- reconnects in every stage
@@ -337,6 +378,17 @@ def test_without_a_master_it_tries_again_until_the_grace_period_is_over(stage: s
     assert queries.vote(worker.state, 1)[0], "the ring ends at a boundary"
     assert worker.lose_the_connection() == []
     assert worker.wait(100) == []
+
+
+def test_a_master_that_welcomes_and_hangs_up_at_once_is_not_called_without_a_pause():
+    worker = Worker().connected()
+    attempts = 0
+    for _ in range(100):
+        if worker.state.retry_at is None:
+            worker.hear(protocol.Welcome())
+            attempts += len(of(Connect, worker.lose_the_connection()))
+        attempts += len(of(Connect, worker.wait(RETRY_SECONDS / 10)))
+    assert 5 <= attempts <= 12
 
 
 def test_an_attempt_that_hangs_does_not_prolong_the_grace_period():
@@ -393,6 +445,17 @@ def test_a_draining_worker_without_a_master_is_deserted_after_the_time_of_silenc
     assert queries.pending(worker.state, 1, worker.now) is None
     worker.wait(DEADLINES.silent)
     assert queries.deserted(worker.state, worker.now)
+    assert queries.pending(worker.state, 1, worker.now) == MasterGone(DEADLINES.silent)
+
+
+def test_a_draining_newcomer_without_a_master_does_not_wait_for_the_others_any_longer():
+    worker = Worker().waiting().planned(plan(1, "ab"), abort=False)
+    worker.tell(events.Drained())
+    worker.lose_the_connection()
+    assert not queries.superseded(worker.state, 1, worker.now)
+    worker.wait(DEADLINES.silent)
+    assert queries.superseded(worker.state, 1, worker.now)
+    assert worker.tell(events.HasDeclined(plan(1, "ab"), 0)) != []
     assert queries.pending(worker.state, 1, worker.now) == MasterGone(DEADLINES.silent)
 
 
@@ -483,6 +546,21 @@ def test_what_cannot_happen_is_told_and_changes_nothing(stage: str, event: event
     before = worker.state
     assert worker.tell(event) == [Anomaly(text)]
     assert worker.state == before
+
+
+def test_a_worker_that_comes_back_says_which_tasks_it_has():
+    worker = Worker().waiting()
+    first, second = protocol.DoTask(3, 1, 0, 5, 7), protocol.DoTask(4, 2, 5, 10, 7)
+    worker.hear(first)
+    assert worker.hello().tasks == ((3, 1),)
+    worker.tell(events.TookTask())
+    assert worker.hello().tasks == ((3, 1),), "it works on it"
+    worker.hear(second)
+    worker.lose_the_connection()
+    worker.tell(events.Said(protocol.TaskDone(3, 1, [])))
+    assert set(worker.hello().tasks) == {(3, 1), (4, 2)}, "a result that waits for a master is not lost"
+    worker.hear(protocol.Welcome())
+    assert worker.hello().tasks == ((4, 2),)
 
 
 def test_pulled_work_comes_in_the_order_in_which_it_was_given():

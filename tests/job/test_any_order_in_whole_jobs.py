@@ -27,6 +27,14 @@ def job_world(wanted: int = 2, minimum: int = 1, steps: int = 3, head_start: flo
     return JobWorld(options, steps=steps)
 
 
+def trains(wanted: int, steps: int) -> JobWorld:
+    """A job whose first ring trains."""
+    world = job_world(wanted, steps=steps)
+    while not all(w.doing is Doing.TRAINING for w in world.workers.values()):
+        world.do(*world.enabled()[0])
+    return world
+
+
 class WholeJob(RuleBasedStateMachine):
     """Everything that people, a cluster and a network may do to a job."""
 
@@ -107,9 +115,7 @@ def test_without_faults_a_job_trains_writes_its_result_and_ends() -> None:
 
 
 def test_a_stop_outlives_the_master_that_was_told() -> None:
-    world = job_world(wanted=2, steps=50)
-    while not all(w.doing is Doing.TRAINING for w in world.workers.values()):
-        world.do(*world.enabled()[0])
+    world = trains(wanted=2, steps=50)
     world.command(inbox.Stop("enough"))
     world.do("read", "u0")  # only one of them hears of it
     world.do("restart")
@@ -118,10 +124,70 @@ def test_a_stop_outlives_the_master_that_was_told() -> None:
     assert world.job.progress.place.step < 50
 
 
+def test_a_stop_before_the_ring_reports_to_a_new_master_waits_for_the_model() -> None:
+    world = trains(wanted=2, steps=50)
+    world.do("restart")
+    world.command(inbox.Stop("enough"))
+    assert world.job.phase is Phase.STARTING
+    world.settle()
+    assert world.job.phase is Phase.STOPPED
+    assert world.job.ending.path == "model"
+
+
+def test_a_newcomer_that_knows_of_a_stop_does_not_end_the_job_of_a_new_master() -> None:
+    world = trains(wanted=2, steps=50)
+    world.do("deliver", "u1")  # both are known to train
+    world.command(inbox.Scale(3))
+    world.do("deliver", "u2")
+    world.do("cut off", "u2")  # newcomers that hear of a stop at once are let go
+    world.command(inbox.Stop("enough"))
+    world.do("reconnect", "u2")
+    world.do("deliver", "u2")
+    while world.workers["u2"].inbox:
+        world.do("read", "u2")
+    assert world.workers["u2"].machine.stop == "enough"
+    world.do("restart")
+    world.do("reconnect", "u2")
+    world.do("deliver", "u2")
+    assert world.job.stopping and world.job.phase is Phase.STARTING
+    world.settle()
+    assert world.job.ending.path == "model"
+
+
+def test_a_stop_waits_for_a_ring_whose_connections_broke_before_it_was_heard_to_train() -> None:
+    world = trains(wanted=1, steps=50)
+    world.do("cut off", "u0")  # with what it said
+    world.do("notice", "0")
+    world.command(inbox.Stop("enough"))
+    assert world.job.phase not in FINAL
+    world.settle()
+    assert world.job.ending.path == "model"
+
+
+def test_a_stop_of_a_job_whose_workers_never_report_comes_to_an_end() -> None:
+    world = trains(wanted=2, steps=50)
+    for uid in ("u0", "u1"):
+        world.do("freeze", uid)
+    world.do("restart")
+    world.command(inbox.Stop("enough"))
+    world.settle()
+    assert world.job.phase is Phase.STOPPED
+    assert not world.job.ending.path
+
+
+def test_a_job_fails_with_the_reason_that_its_workers_found_while_nobody_heard_them() -> None:
+    world = trains(wanted=2, steps=1)
+    world.failure = "the loss is not finite"
+    for uid in ("u0", "u1"):
+        world.do("cut off", uid)
+        world.do("step", uid)
+    world.settle()
+    assert world.job.phase is Phase.FAILED
+    assert world.job.reason == "the loss is not finite"
+
+
 def test_workers_that_fall_silent_together_are_left_out_by_one_plan() -> None:
-    world = job_world(wanted=3, steps=50)
-    while not all(w.doing is Doing.TRAINING for w in world.workers.values()):
-        world.do(*world.enabled()[0])
+    world = trains(wanted=3, steps=50)
     world.do("deliver", "u2")  # all three are known to hold the model
     for uid in ("u0", "u1"):
         world.do("freeze", uid)

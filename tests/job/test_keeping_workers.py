@@ -11,6 +11,7 @@ from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.job import inbox, keeping
 from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.job.state import Ring
 from edl_allreduce.testing.scene import OPTIONS, READY, Scene
 
 ODD = replace(READY, model={"optimizer": "adam"})
@@ -187,6 +188,36 @@ def test_while_the_log_is_read_nobody_is_started_and_the_others_go_on():
     assert scene.phase is Phase.FAILED and scene.state.reason.endswith("\nKilled")
 
 
+def test_a_report_that_a_worker_says_again_counts_once():
+    scene = Scene().train()
+    written, missing = protocol.Checkpointed(5, "ckpt"), protocol.Checkpointed(6, "ckpt", "disk full")
+    failed = protocol.Failed(False, "ValueError: no", "story")
+    for report in (written, written, missing, missing, failed, failed):
+        scene.say(0, report)
+    told = [len(scene.told(kind)) for kind in ("checkpoint", "warning", "failure")]
+    assert told == [1, 1, 1], scene.story()
+    assert scene.state.account.written == 1
+    assert "1 of 2 checkpoints" in scene.state.account.remarks
+
+
+def test_an_older_checkpoint_that_is_told_after_a_newer_one_is_not_the_last():
+    scene = Scene().train()
+    scene.say(0, protocol.Checkpointed(30, "ckpt/30")).say(1, protocol.Checkpointed(10, "ckpt/10"))
+    assert scene.state.checkpoint is not None and scene.state.checkpoint.step == 30
+
+
+@pytest.mark.parametrize("task_records", [0, 7], ids=["ring", "queue"])
+def test_a_worker_of_an_earlier_master_that_is_never_heard_gives_up_its_place(task_records: int):
+    scene = Scene(replace(OPTIONS, num_workers=1, task_records=task_records))
+    scene.give(inbox.Adopt((0,), (0,), 1, 1))
+    scene.wait(OPTIONS.deadlines.rejoin + OPTIONS.deadlines.reunion)
+    assert inbox.Kill(0) not in scene.effects and scene.launched == []
+    scene.wait(1)
+    assert inbox.Kill(0) in scene.effects
+    scene.give(inbox.Ended(0, Cause.DISRUPTED, "was ended by SIGKILL")).wait(1)
+    assert scene.launched == [1]
+
+
 def test_the_same_failure_in_the_same_place_is_not_tried_a_third_time():
     scene = Scene()
     scene.script.fails = None
@@ -344,6 +375,55 @@ def test_whoever_stays_in_user_code_for_too_long_is_evicted_as_stuck():
             break
     (evicted,) = [e for e in scene.events if isinstance(e, events.WorkerEvicted)]
     assert (evicted.worker_id, evicted.cause) == (1, "stuck")
+
+
+def test_whoever_is_turned_out_with_the_model_gets_time_to_keep_what_it_has():
+    scene = Scene().train().freeze(1)
+    scene.until(lambda: scene.told("evict"))
+    assert inbox.Terminate(1) in scene.effects and inbox.Kill(1) not in scene.effects
+    ring = scene.state.work
+    assert isinstance(ring, Ring) and [m.seat.worker_id for m in ring.members.alive()] == [0], "not waited for"
+    scene.wait(OPTIONS.deadlines.failure_detection - 1)
+    assert inbox.Kill(1) not in scene.effects and 1 in scene.alive
+    scene.wait(2)
+    assert scene.effects.count(inbox.Kill(1)) == 1 and 1 not in scene.alive, "a frozen one is killed"
+    scene.until(lambda: scene.ring == 2)
+
+
+def test_whoever_ends_when_it_is_turned_out_is_not_killed():
+    scene = Scene().train().freeze(1)
+    scene.until(lambda: scene.told("evict")).thaw(1)
+    assert 1 not in scene.alive and isinstance(scene.actors[1].heard[-1], protocol.Evicted)
+    scene.wait(2 * OPTIONS.deadlines.failure_detection)
+    assert inbox.Kill(1) not in scene.effects
+    assert scene.told("exit") == ["worker 1 was evicted"] and scene.ring == 2
+
+
+def test_what_a_worker_says_after_it_was_turned_out_counts_for_nothing():
+    scene = Scene().train().freeze(1)
+    link = scene.actors[1].link
+    scene.until(lambda: scene.told("evict"))
+    scene.give(inbox.Heard("uid-1", link, protocol.Draining()))
+    assert not scene.told("drain") and not scene.state.slots[1].draining
+
+
+def test_a_newcomer_that_is_turned_out_has_nothing_to_keep():
+    scene = Scene(replace(OPTIONS, num_workers=1)).train()
+    scene.script.prepares = False
+    scene.give(inbox.Scale(2)).freeze(1)
+    scene.until(lambda: scene.told("evict"))
+    assert inbox.Kill(1) in scene.effects and inbox.Terminate(1) not in scene.effects
+
+
+def test_a_worker_whose_release_was_lost_is_released_when_it_returns():
+    scene = Scene(steps=50).train()
+    scene.actors[1].script.deaf = True
+    scene.until(lambda: scene.phase is Phase.SUCCEEDED, every=0.1)
+    scene.actors[1].script.deaf = False
+    scene.cut(1).connect(1)
+    assert scene.actors[1].heard[-1] == protocol.Release()
+    scene.comes(7)
+    assert scene.actors[7].heard == [protocol.Evicted("the job is over")]
 
 
 def test_an_evicted_worker_is_turned_away_when_it_returns():
@@ -504,6 +584,37 @@ def test_a_lost_workers_task_is_done_by_another():
         (0, 1),
         (1, 1),
     ]
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_worker_that_reconnects_while_it_works_keeps_its_task(noticed: bool):
+    scene = Scene(replace(PULLED, num_workers=1))
+    scene.script.prepares = False
+    scene.start().freeze(0)
+    scene.actors[0].script.prepares = True
+    scene.prepare(0)  # its first task is given to it, and takes a while
+    if noticed:
+        scene.cut(0)
+    scene.connect(0)
+    given = [m for m in scene.actors[0].heard if isinstance(m, protocol.DoTask)]
+    assert [(task.number, task.attempt) for task in given] == [(0, 1)]
+    scene.thaw(0)
+    assert scene.phase is Phase.SUCCEEDED
+    given = [m for m in scene.actors[0].heard if isinstance(m, protocol.DoTask)]
+    assert [(task.number, task.attempt) for task in given] == [(0, 1), (1, 1), (2, 1), (3, 1)]
+
+
+def test_a_worker_whose_task_another_one_got_meanwhile_has_one_lease_at_a_time():
+    scene = Scene(replace(PULLED, num_workers=2))
+    scene.script.prepares = False
+    scene.start().freeze(0).freeze(1)
+    for number in (0, 1):
+        scene.actors[number].script.prepares = True
+    scene.prepare(0).cut(0).prepare(1)  # worker 1 gets what worker 0 works on
+    assert [m for m in scene.actors[1].heard if isinstance(m, protocol.DoTask)][0].attempt == 2
+    scene.connect(0).thaw(0).thaw(1)  # the scene checks that nobody has two
+    assert scene.phase is Phase.SUCCEEDED
+    assert scene.told("evaluation") == ["Evaluation metrics[step=0]: {'total': 4}"]
 
 
 def test_a_worker_that_does_not_come_back_loses_its_place():

@@ -713,6 +713,39 @@ def test_a_handover_that_a_restart_interrupts_still_hands_over() -> None:
     assert machine.ring == "b"
 
 
+def test_who_drains_with_the_last_model_makes_the_last_step_of_a_job_that_stops() -> None:
+    machine = Machine(wanted=2)
+    machine.arrive("ab")
+    machine.join("ab", step=3)
+    machine.tell(said.draining("a"))  # so b alone is planned next
+    machine.tell(said.out("a", 1, 3))
+    machine.lose("b")
+    assert machine.state.waiting_for.startswith("0 of at least 1 workers")
+    (publish,) = machine.tell(Stopping())
+    assert isinstance(publish, Publish) and publish.plan.members == (seat("a"),)
+
+
+def test_holders_of_the_model_that_have_not_reported_are_given_up_last() -> None:
+    machine = restarted()
+    machine.tell(said.hello(seat("c"), plan(7, "abc"), joined=False, has_state=False, generation=7))
+    patience = machine.state.options.patience
+    assert patience > 2 * DEADLINES.rejoin
+    assert machine.wait(DEADLINES.rejoin + 1) == ()
+    assert machine.wait(patience - DEADLINES.rejoin - 2) == ()
+    machine.tell(said.hello(seat("a"), plan(7, "abc"), step=500, generation=7))
+    assert machine.wait(DEADLINES.rejoin - 1) == ()  # the other one gets as long again
+    *evictions, publish = machine.wait(2)
+    assert [evict.uid for evict in evictions if isinstance(evict, Evict)] == ["b"]
+    assert isinstance(publish, Abort | Publish)
+
+
+def test_holders_of_the_model_that_never_report_are_given_up_after_patience() -> None:
+    machine = restarted()
+    machine.tell(said.hello(seat("c"), plan(7, "abc"), joined=False, has_state=False, generation=7))
+    evicted = [a.uid for a in machine.wait(machine.state.options.patience + 1) if isinstance(a, Evict)]
+    assert evicted == ["a", "b"]
+
+
 def test_a_restarted_master_ends_a_job_that_was_done() -> None:
     machine = restarted()
     machine.tell(said.hello(seat("a"), plan(7, "ab"), 90, done=True))

@@ -31,6 +31,11 @@ class Office:
         self.queue.validate()
         return count
 
+    def reclaim(self, worker: str, held: list[tuple[int, int]]) -> int:
+        self.queue, count = self.queue.reclaim(worker, held)
+        self.queue.validate()
+        return count
+
     @property
     def finished(self) -> bool:
         return self.queue.finished
@@ -54,6 +59,20 @@ def test_a_lost_workers_task_is_given_out_again_and_its_late_report_is_refused()
     assert queue.complete("b", second.number, second.attempt)
     assert not queue.complete("b", second.number, second.attempt), "counts once"
     assert queue.finished
+
+
+def test_a_worker_that_is_back_keeps_what_it_has_and_nobody_else_got():
+    queue = Office(records=12, size=4)
+    for worker in ("a", "b", "c"):
+        queue.take(worker)
+    queue.give_back("a")
+    queue.give_back("c")
+    assert queue.take("d") == Task(2, 2, 8, 12)
+    assert queue.reclaim("a", [(0, 1)]) == 0, "nobody got it meanwhile"
+    assert queue.reclaim("c", [(2, 1)]) == 0, "another one has it"
+    assert queue.reclaim("b", []) == 1, "it never heard of its task"
+    assert queue.complete("a", 0, 1) and not queue.complete("c", 2, 1) and not queue.complete("b", 1, 1)
+    assert queue.take("b") == Task(1, 2, 4, 8)
 
 
 def test_an_attempt_that_was_given_up_does_not_count_even_from_its_own_worker():

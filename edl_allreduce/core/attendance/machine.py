@@ -46,7 +46,10 @@ KEPT = (
     protocol.Failed, protocol.Note, protocol.Evaluated, protocol.Checkpointed, protocol.BadRecords,
     protocol.TaskDone, protocol.Concluded, protocol.Reformed,
 )  # fmt: skip
-"""Reports that nobody else gives and that no introduction repeats: they wait until the master listens."""
+"""Reports that nobody else gives: they wait until the master listens."""
+LASTING = (protocol.Done, protocol.Exported, protocol.Checkpointed, protocol.Failed)
+"""Reports that nobody else gives and that stay true: the last of each kind is part of every introduction, as
+nobody knows whether it arrived over a connection that ended."""
 MOST_KEPT = 1000
 """Of them, oldest forgotten first: a master that is gone for hours must not fill the memory."""
 
@@ -83,15 +86,16 @@ def _apply(state: State, event: Event, now: float) -> Outcome:
         case Said(message):
             return _say(state, message)
         case TookOrder():
+            if isinstance(state.last, FINAL):
+                return state, ()  # the end was faster than the training thread
             if not isinstance(state.last, protocol.Export):
                 return _odd(state, "took an order that was not given")
             return replace(state, last=None, exports=True), ()
         case TookTask():
-            return (
-                (replace(state, pulled=state.pulled[1:]), ())
-                if state.pulled
-                else _odd(state, "took a task that was not given")
-            )
+            if not state.pulled:
+                return _odd(state, "took a task that was not given")
+            task, pulled = state.pulled[0], state.pulled[1:]
+            return replace(state, pulled=pulled, task=task if isinstance(task, protocol.DoTask) else None), ()
         case _:
             return _training(state, event)
 
@@ -104,7 +108,7 @@ def _connection(state: State, event: Begun | Closed | Refused | HangUp | Tick, n
         case Begun():
             if state.closing:
                 return state, ()  # a signal was faster
-            return _odd(state, "began twice") if state.link else _connect(state)
+            return _odd(state, "began twice") if state.link else _connect(state, now)
         case Refused(why):
             return _tell(replace(state, linked=False, over=True), protocol.Evicted(why))
         case Closed(link):
@@ -114,7 +118,7 @@ def _connection(state: State, event: Begun | Closed | Refused | HangUp | Tick, n
                 return state, ()
             dial: tuple[Instruction, ...] = ()
             if state.link == 0 or state.retry_at is not None:  # say at least once that it goes
-                state, dial = _connect(state)
+                state, dial = _connect(state, now)
             arrears = tuple(Send(message) for message in state.unsaid)
             return replace(state, closing=True, unsaid=()), (*dial, *arrears, CloseConnection())
         case Tick():
@@ -123,22 +127,25 @@ def _connection(state: State, event: Begun | Closed | Refused | HangUp | Tick, n
             if state.lost_at is not None and now >= state.lost_at + state.grace:
                 return _given_up(state)
             if state.retry_at is not None and now >= state.retry_at:
-                return _connect(state)
+                return _connect(state, now)
             return state, ()
 
 
-def _connect(state: State) -> Outcome:
-    state = replace(state, link=state.link + 1, linked=False, retry_at=None)
+def _connect(state: State, now: float) -> Outcome:
+    state = replace(state, link=state.link + 1, linked=False, opened_at=now, retry_at=None)
     return state, (Connect(state.link),)
 
 
 def _closed(state: State, now: float) -> Outcome:
     """The connection ended. The process lives, and so may the master: training goes on."""
-    state = replace(state, linked=False)
+    welcomed, state = state.linked, replace(state, linked=False)
     if state.closing or isinstance(state.last, FINAL):
         return replace(state, over=True), ()
-    if state.lost_at is None:  # at once: it may be only this connection that broke
-        state, instructions = _connect(replace(state, lost_at=now))
+    if state.lost_at is None:
+        state = replace(state, lost_at=now)
+        if welcomed and now < state.opened_at + RETRY_SECONDS:  # a master that takes nobody for long
+            return replace(state, retry_at=now + RETRY_SECONDS), (TellLost(),)
+        state, instructions = _connect(state, now)  # at once: it may be only this connection that broke
         return state, (TellLost(), *instructions)
     if now >= state.lost_at + state.grace:
         return _given_up(state)
@@ -160,11 +167,22 @@ def _arrears(state: State) -> Outcome:
 
 def _say(state: State, message: protocol.FromWorker) -> Outcome:
     """Say it, now or when somebody listens."""
-    if isinstance(message, protocol.Exported):
-        return replace(state, exported=message), (Send(message),)
+    if isinstance(message, protocol.TaskDone):
+        state = replace(state, task=None)
+    state = _lasting(state, message)
     if state.linked or state.closing or not isinstance(message, KEPT):
         return state, (Send(message),)
     return replace(state, unsaid=(*state.unsaid, message)[-MOST_KEPT:]), ()
+
+
+def _lasting(state: State, message: protocol.FromWorker) -> State:
+    if not isinstance(message, LASTING):
+        return state
+    return replace(state, lasting=(*_others(state, type(message)), message))
+
+
+def _others(state: State, kind: type[protocol.FromWorker]) -> tuple[protocol.FromWorker, ...]:
+    return tuple(report for report in state.lasting if not isinstance(report, kind))
 
 
 # ------------------------------------------------------------------------------------ what the master says
@@ -281,13 +299,14 @@ def _training(
                 return _odd(state, f"finished while it is {state.stage.value}")
             generation = state.plan.generation
             done = protocol.Done(generation, step, stopped, position, loss, failure, warning)
-            return _at_step(replace(state, stage=Stage.DONE), step), (Send(done),)
+            state = _lasting(replace(state, stage=Stage.DONE), done)
+            return _at_step(state, step), (Send(done),)
 
 
 def _enter(state: State, plan: protocol.Plan, place: bytes | None) -> Outcome:
     if state.stage not in (Stage.WAITING, Stage.DONE) or state.newest is None:
         return _odd(state, f"enters generation {plan.generation} while it is {state.stage.value}")
-    state = replace(state, plan=plan, stage=Stage.ENTERING)
+    state = replace(state, plan=plan, stage=Stage.ENTERING, lasting=_others(state, protocol.Done))
     if plan.generation <= state.doomed:
         return state, ()  # it will leave in a moment, and say so
     here: tuple[Instruction, ...] = ()

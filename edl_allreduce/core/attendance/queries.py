@@ -93,10 +93,10 @@ def _of(generation: int, known: tuple[int, bytes] | None) -> bytes | None:
     return known[1] if known is not None and known[0] == generation else None
 
 
-def superseded(state: State, generation: int) -> bool:
-    """Whether nobody will come to the ring of this generation any more."""
+def superseded(state: State, generation: int, now: float) -> bool:
+    """Whether nobody will come to the ring of this generation any more, or this worker cannot hear of it."""
     newer = state.newest is not None and state.newest.plan.generation > generation
-    return newer or doomed(state, generation) or state.last is not None
+    return newer or doomed(state, generation) or state.last is not None or deserted(state, now)
 
 
 # ------------------------------------------------------------------------------------- for the connection
@@ -108,16 +108,31 @@ def hello(state: State, step: int) -> protocol.Hello:
     if newest is not None and newest.plan.rank_of(state.uid) is not None:
         plan = newest.plan if newest.plan.generation > state.gave_up else plan
     inside = plan is not None and plan == state.plan
+    done = inside and state.stage is Stage.DONE
     return protocol.Hello(
         seat=state.seat,
         plan=plan,
         step=step,
-        done=inside and state.stage is Stage.DONE,
+        done=done and not _failure(state),
         joined=inside and state.stage in (Stage.TRAINING, Stage.DONE),
         has_state=state.has_state,
         generation=newest.plan.generation if newest is not None else 0,
         stopping=state.stop,
+        tasks=tuple((task.number, task.attempt) for task in _tasks(state)),
     )
+
+
+def _tasks(state: State) -> Iterator[protocol.DoTask | protocol.TaskDone]:
+    """What was given to this worker and is not lost."""
+    yield from (task for task in state.pulled if isinstance(task, protocol.DoTask))
+    yield from (report for report in state.unsaid if isinstance(report, protocol.TaskDone))
+    if state.task is not None:
+        yield state.task
+
+
+def _failure(state: State) -> str:
+    """Why this worker has nothing to export. It says so right after its hello: nobody is to ask for it."""
+    return next((report.failure for report in state.lasting if isinstance(report, protocol.Done)), "")
 
 
 def introduction(state: State, step: int) -> Iterator[protocol.FromWorker]:
@@ -127,8 +142,7 @@ def introduction(state: State, step: int) -> Iterator[protocol.FromWorker]:
         yield state.ready
     if state.draining:
         yield protocol.Draining()
-    if state.exported is not None:
-        yield state.exported
+    yield from (report for report in state.lasting if report not in state.unsaid)
 
 
 # ------------------------------------------------------------------------------------------ for the shell

@@ -87,8 +87,8 @@ class State:
 
     ready: protocol.Ready | None = None
     """Said again after a reconnect, also from a ring: a new master learns the job's length from it."""
-    exported: protocol.Exported | None = None
-    """Said again after a reconnect: nobody else can say it."""
+    lasting: tuple[protocol.FromWorker, ...] = ()
+    """The last report of each kind that is said again after a reconnect: nobody else can say it."""
     exports: bool = False
     """The order to write the result was handed on."""
     stop: str = ""
@@ -97,11 +97,15 @@ class State:
     last: LastWord | None = None
     pulled: tuple[Pulled, ...] = ()
     """Tasks and ends, in the order in which they came."""
+    task: protocol.DoTask | None = None
+    """The task on which the training thread works."""
     unsaid: tuple[protocol.FromWorker, ...] = ()
     """Reports that wait for a master that listens."""
 
     link: int = 0
     """The number of the connection, or of the attempt to open it."""
+    opened_at: float = 0.0
+    """When that was begun."""
     linked: bool = False
     """The master was heard over this connection."""
     lost_at: float | None = None

@@ -74,9 +74,7 @@ def watch(turn: Turn) -> None:
 def patience(turn: Turn) -> float:
     """How long those are waited for who hold the only model."""
     options = turn.state.options
-    return membership.Options(
-        wanted=options.num_workers, deadlines=options.deadlines, master_grace=options.master_grace
-    ).patience
+    return membership.patience(options.deadlines, options.master_grace)
 
 
 def may_export(state: JobState, uid: str) -> bool:

@@ -22,6 +22,9 @@ def validate(before: JobState, after: JobState, effects: Sequence[Effect]) -> No
         case Queue(tasks=tasks, waiting=waiting, away=away):
             if tasks is not None:
                 tasks.validate()
+                workers = [lease.worker for lease in tasks.leases.values()]
+                assert len(set(workers)) == len(workers), "who has a task gets no other"
+                assert not waiting & set(workers), "who has a task does not wait for one"
             assert not waiting & away.keys(), "who has no connection does not wait for a task"
 
 

@@ -40,7 +40,7 @@ def work(turn: Turn, event: membership.Event) -> None:
     for action in actions:
         match action, turn.state.work:
             case membership.Evict(uid, reason, cause), _:
-                _let_go(turn, uid, cause, reason)
+                _turn_out(turn, uid, cause, reason)
             case membership.Anomaly(uid, text), _:
                 turn.tell(events.Anomaly(text, turn.state.ids.get(uid, events.NOBODY)))
             case _, Ring() as trained:
@@ -51,12 +51,13 @@ def work(turn: Turn, event: membership.Event) -> None:
 
 def evict(turn: Turn, *gone: tuple[str, Cause, str]) -> None:
     """End workers of which the work does not know yet that they have to go: uid, cause, reason of each."""
-    lost = [membership.Lost(uid, why) for uid, cause, why in gone if _let_go(turn, uid, cause, why)]
+    lost = [membership.Lost(uid, why) for uid, cause, why in gone if _turn_out(turn, uid, cause, why)]
     if lost:
         work(turn, membership.LostTogether(tuple(lost)))
 
 
-def _let_go(turn: Turn, uid: str, cause: Cause, reason: str) -> bool:
+def _turn_out(turn: Turn, uid: str, cause: Cause, reason: str) -> bool:
+    """It has no part in the job any more: told so, hung up on, and ended, whether it hears of it or not."""
     state = turn.state
     if uid in state.gone:
         return False
@@ -71,16 +72,33 @@ def _let_go(turn: Turn, uid: str, cause: Cause, reason: str) -> bool:
         turn.slot(worker_id, evicted=cause)
         if cause is Cause.INVALID:
             turn.slot(worker_id, accepted=False, refusal=reason)
-        turn.do(Kill(worker_id))
+        _end(turn, worker_id, keeps=peer is not None and peer.held_model and cause is not Cause.INVALID)
     return True
+
+
+def _end(turn: Turn, worker_id: int, *, keeps: bool) -> None:
+    """`keeps`: it was told that its ring is no more, and gets time to write a checkpoint of what it has."""
+    if keeps:
+        turn.slot(worker_id, kill_at=turn.now + turn.state.options.deadlines.failure_detection)
+        turn.do(Terminate(worker_id))
+    else:
+        turn.do(Kill(worker_id))
+
+
+def kill_overdue(turn: Turn) -> None:
+    """Whoever was turned out and is still there is frozen or stuck."""
+    for worker_id, slot in turn.state.slots.items():
+        if slot.kill_at is not None and turn.now >= slot.kill_at:
+            turn.slot(worker_id, kill_at=None)
+            turn.do(Kill(worker_id))
 
 
 def give_up_unheard(turn: Turn) -> None:
     """A worker of an earlier master that lives and never reports would take its place for ever."""
     deadlines = turn.state.options.deadlines
-    for worker_id in sorted(ring.unheard(turn.state)):
-        slot = turn.state.slots.get(worker_id)
-        if slot is None or slot.evicted or turn.now <= slot.launched + deadlines.rejoin + deadlines.reunion:
+    for worker_id in sorted(unheard(turn.state)):
+        slot = turn.state.slots[worker_id]
+        if slot.evicted or turn.now <= slot.launched + deadlines.rejoin + deadlines.reunion:
             continue
         turn.slot(worker_id, evicted=Cause.SILENT)
         why = "lives, but was not heard after the master's restart"
@@ -206,11 +224,11 @@ def ended(turn: Turn, end: Ended) -> None:
         finishing.lost(turn, slot.uid)
         return
     cause, text = _cause(turn.state, slot, end)
-    if slot.uid:
-        turn.change(gone=turn.state.gone | {slot.uid})
-        work(turn, membership.Lost(slot.uid, text))
-    else:
-        work(turn, membership.Unheard(ring.unheard(turn.state) - {end.worker_id}))
+    if uid := slot.uid or ring.expected(turn.state, end.worker_id):
+        turn.change(gone=turn.state.gone | {uid})
+        work(turn, membership.Lost(uid, text))
+    if not slot.uid:
+        work(turn, membership.Unheard(unheard(turn.state)))
     if turn.over:
         return
     worker = relaunch.Worker(cause, slot.accepted, _count_repeats(turn, slot))
@@ -254,7 +272,7 @@ def _around(state: JobState, gone: Slot) -> relaunch.Around:
     return relaunch.Around(
         running=sum(not slot.draining for slot in state.slots.values()),
         wanted=state.wanted,
-        healthy=ready + len(ring.unheard(state)),
+        healthy=ready + len(unheard(state)),
         begun=state.course is not None,
         failures=state.keeping.failures,
         budget=state.options.crash_budget,
@@ -319,6 +337,11 @@ def _below(story: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------- queries
+
+
+def unheard(state: JobState) -> frozenset[int]:
+    """Workers of an earlier master that ran when this one took over, and have not reported."""
+    return frozenset(i for i, slot in state.slots.items() if slot.proved and not slot.uid)
 
 
 def refusal_to_scale(state: JobState, count: int) -> str:

@@ -124,9 +124,9 @@ def _stop(turn: Turn, reason: str) -> None:
 
 def _connected(turn: Turn, event: Connected) -> None:
     hello, link, state = event.hello, event.link, turn.state
-    refusal = _refusal(state, hello)
-    if refusal:
-        turn.do(Send(link, protocol.Evicted(refusal)))
+    answer = _refusal(state, hello)
+    if answer is not None:
+        turn.do(Send(link, answer))
         turn.do(HangUp(link))
         return
     uid, worker_id = hello.seat.uid, hello.seat.worker_id
@@ -160,23 +160,26 @@ def _connected(turn: Turn, event: Connected) -> None:
     finishing.returned(turn, uid)
 
 
-def _refusal(state: JobState, hello: protocol.Hello) -> str:
+def _refusal(state: JobState, hello: protocol.Hello) -> protocol.Evicted | protocol.Release | None:
+    """The answer to somebody who has no part in this job, or none any more."""
+    uid, worker_id = hello.seat.uid, hello.seat.worker_id
     if hello.protocol != protocol.PROTOCOL:
-        return (
+        return protocol.Evicted(
             f"the worker speaks protocol {hello.protocol} (version {hello.version}), the master "
             f"{protocol.PROTOCOL}; use the same version for both"
         )
-    if not 0 <= hello.seat.worker_id <= HIGHEST_ID:
-        return f"--worker_id={hello.seat.worker_id}: a number from 0 to {HIGHEST_ID} is expected"
-    if hello.seat.uid in state.gone:
-        return "the ring went on without this worker"
-    finisher = hello.seat.uid == state.ending.exporter or hello.seat.uid in state.ending.finishers
+    if not 0 <= worker_id <= HIGHEST_ID:
+        return protocol.Evicted(f"--worker_id={worker_id}: a number from 0 to {HIGHEST_ID} is expected")
+    if uid in state.gone:
+        return protocol.Evicted("the ring went on without this worker")
+    finisher = uid == state.ending.exporter or uid in state.ending.finishers
     if state.phase in FINAL or (state.phase is Phase.FINISHING and not finisher):
-        return "the job is over"
-    same = (peer for peer in state.peers.values() if peer.worker_id == hello.seat.worker_id)
-    if any(peer.hello.seat.uid != hello.seat.uid for peer in same):
-        return f"there is another worker {hello.seat.worker_id}; choose another --worker_id"
-    return ""
+        # Whoever is known did its part: its release may have been lost with its last connection.
+        return protocol.Release() if uid in state.ids else protocol.Evicted("the job is over")
+    same = (peer for peer in state.peers.values() if peer.worker_id == worker_id)
+    if any(peer.hello.seat.uid != uid for peer in same):
+        return protocol.Evicted(f"there is another worker {worker_id}; choose another --worker_id")
+    return None
 
 
 def _hung_up(turn: Turn, uid: str, link: int) -> None:
@@ -199,7 +202,7 @@ def _heard(turn: Turn, uid: str, link: int, message: protocol.FromWorker) -> Non
     if uid not in turn.state.ids or _fact(turn, turn.state.ids[uid], message):
         return
     peer = turn.state.peers.get(uid)
-    if peer is None or peer.link != link or turn.over:
+    if peer is None or peer.link != link or turn.over or uid in turn.state.gone:
         return
     match turn.state.work, message:
         case _, protocol.Pulse():
@@ -359,19 +362,14 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
             parts = (r.notice, r.plan, r.join, r.sync, r.first_step)
             turn.tell(events.RingReformed(worker_id, r.generation, r.size, *parts))
         case protocol.Failed():
-            turn.slot(worker_id, failed=message)
-            keeping.tell_of_start(turn, worker_id, events.WorkerFailed(worker_id, line(message.summary)))
+            if _is_news(turn, worker_id, message):
+                turn.slot(worker_id, failed=message)
+                keeping.tell_of_start(turn, worker_id, events.WorkerFailed(worker_id, line(message.summary)))
         case protocol.Evaluated():
             _evaluated(turn, message)
-        case protocol.Checkpointed(step, path, error, seconds):
-            account = turn.state.account.copy()
-            account.checkpointed(step, path, error)
-            turn.change(account=account)
-            if error:
-                turn.tell(events.CheckpointMissing(worker_id, step, path, error))
-            else:
-                turn.change(checkpoint=Checkpoint(step, path, turn.now))
-                turn.tell(events.CheckpointWritten(worker_id, step, path, seconds))
+        case protocol.Checkpointed():
+            if _is_news(turn, worker_id, message):
+                _checkpointed(turn, worker_id, message)
         case protocol.BadRecords():
             _left_out(turn, worker_id, message)
         case protocol.Note():
@@ -379,6 +377,26 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
         case _:
             return False
     return True
+
+
+def _is_news(turn: Turn, worker_id: int, report: protocol.Checkpointed | protocol.Failed) -> bool:
+    """Workers say their last ones again after a reconnect, as they cannot know what arrived."""
+    key = worker_id, type(report).__name__
+    known = turn.state.reported.get(key) == report
+    turn.change(reported={**turn.state.reported, key: report})
+    return not known
+
+
+def _checkpointed(turn: Turn, worker_id: int, message: protocol.Checkpointed) -> None:
+    step, path, error = message.step, message.path, message.error
+    account, last = turn.state.account.copy(), turn.state.checkpoint
+    account.checkpointed(step, path, error)
+    turn.change(account=account)
+    if error:
+        turn.tell(events.CheckpointMissing(worker_id, step, path, error))
+    elif last is None or step >= last.step:  # else somebody tells a new master of an older one
+        turn.change(checkpoint=Checkpoint(step, path, turn.now))
+        turn.tell(events.CheckpointWritten(worker_id, step, path, message.seconds))
 
 
 def _evaluated(turn: Turn, message: protocol.Evaluated) -> None:
@@ -424,6 +442,7 @@ def _tick(turn: Turn) -> None:
     if turn.over:
         return
     _judge(turn)
+    keeping.kill_overdue(turn)
     keeping.give_up_unheard(turn)
     keeping.work(turn, membership.Tick(usual_step(turn.state)))
     finishing.watch(turn)

@@ -23,20 +23,20 @@ def handle(turn: Turn, work: Queue, event: membership.Event) -> tuple[membership
     evictions: tuple[membership.Evict, ...] = ()
     match event:
         case membership.Heard(uid, protocol.Ready()):
-            _change(turn, waiting=work.waiting | {uid})
+            _waits(turn, uid)
             turn.move(Phase.WORKING)
         case membership.Heard(uid, protocol.Draining()):
             _change(turn, waiting=work.waiting - {uid})
-        case membership.Heard(uid, protocol.Hello()):
-            _returned(turn, uid)
+        case membership.Heard(uid, protocol.Hello(tasks=held)):
+            _back(turn, uid, held)
         case membership.Away(uid):
             _change(turn, away={**work.away, uid: turn.now})
             _lost(turn, uid)
         case membership.Lost(uid):
-            _returned(turn, uid)
+            _gone(turn, uid)
         case membership.LostTogether(losses):
             for lost in losses:
-                _returned(turn, lost.uid)
+                _gone(turn, lost.uid)
         case membership.Tick():
             evictions = _overdue(turn, work)
         case membership.Stopping():
@@ -79,7 +79,7 @@ def done(turn: Turn, uid: str, message: protocol.TaskDone) -> None:
     turn.progress(place=Place(step=tasks.done if tasks is not None else 0))
     slot = turn.state.slots.get(turn.state.ids[uid])
     if slot is None or not slot.draining:
-        _change(turn, waiting=_work(turn).waiting | {uid})
+        _waits(turn, uid)
     _give_out(turn)
 
 
@@ -113,23 +113,40 @@ def _overdue(turn: Turn, work: Queue) -> tuple[membership.Evict, ...]:
     limit = turn.state.options.deadlines.silent_import
     overdue = [uid for uid, since in work.away.items() if turn.now - since > limit]
     for uid in overdue:
-        _returned(turn, uid)
+        _gone(turn, uid)
     why = f"is gone: it did not come back within {limit:.0f} s"
     return tuple(membership.Evict(uid, why, Cause.SILENT) for uid in overdue)
 
 
-def _returned(turn: Turn, uid: str) -> None:
-    """Back over another connection, or gone for good: what it had was lost with the last one."""
-    _change(turn, away={other: since for other, since in _work(turn).away.items() if other != uid})
+def _waits(turn: Turn, uid: str) -> None:
+    """It wants the next task, unless it has one: who came back may have said so while it works."""
+    work = _work(turn)
+    if work.tasks is None or not work.tasks.doing(uid):
+        _change(turn, waiting=work.waiting | {uid})
+
+
+def _back(turn: Turn, uid: str, held: tuple[tuple[int, int], ...]) -> None:
+    """Back over another connection. It works on what it has; what it does not know of was lost on the way."""
+    _not_away(turn, uid)
+    _lost(turn, uid, held)
+
+
+def _gone(turn: Turn, uid: str) -> None:
+    _not_away(turn, uid)
     _lost(turn, uid)
 
 
-def _lost(turn: Turn, uid: str) -> None:
+def _not_away(turn: Turn, uid: str) -> None:
+    _change(turn, away={other: since for other, since in _work(turn).away.items() if other != uid})
+
+
+def _lost(turn: Turn, uid: str, held: tuple[tuple[int, int], ...] = ()) -> None:
+    """What it had is for others, except for what it holds."""
     work = _work(turn)
     _change(turn, waiting=work.waiting - {uid}, concluder="" if work.concluder == uid else work.concluder)
     if work.tasks is None:
         return
-    tasks, count = work.tasks.give_back(uid)
+    tasks, count = work.tasks.reclaim(uid, held)
     _change(turn, tasks=tasks)
     if count:
         turn.tell(events.TasksGivenAgain(turn.state.ids.get(uid, events.NOBODY), count))

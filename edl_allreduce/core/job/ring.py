@@ -57,7 +57,8 @@ def settle(turn: Turn, work: Ring) -> None:
     if text != state.waiting.text:
         turn.change(waiting=Waiting(text, turn.now, state.waiting.told))
     if state.stopping and state.phase is not Phase.FINISHING and not has_model(state):
-        turn.end(Phase.STOPPED, state.stopping)  # nobody is left who could make a last step
+        if not work.members.may_report(turn.now):  # nobody is left who could make a last step
+            turn.end(Phase.STOPPED, state.stopping)
     ring = work.members.alive()
     trains = any(m.joined for m in ring)
     if turn.state.phase in (Phase.TRAINING, Phase.WAITING):
@@ -88,6 +89,9 @@ def joined(turn: Turn, message: protocol.Joined) -> None:
         turn.tell(events.StepsSetBack(message.generation, progress.reached, message.step))
         redo = max(progress.redo_until, progress.reached)
         turn.progress(set_back=progress.set_back + lost, reached=message.step, redo_until=redo)
+        last = turn.state.checkpoint
+        if last is not None and last.step > message.step:
+            turn.change(checkpoint=None)  # the ring could not begin from it, so the next one is the last
     turn.progress(joined=message.generation)
 
 
@@ -110,8 +114,10 @@ def alive(state: JobState) -> list[Member]:
 
 
 def has_model(state: JobState) -> bool:
-    """Whether somebody could still make a last step, in the ring or on the way to the next one."""
-    return bool(holders(state))
+    """Whether somebody could still make a last step, in the ring or on the way to the next one. Members of a
+    ring that have lost their connection may train by now, although nobody heard that they joined."""
+    cut_off = any(m.standing is Standing.RING and m.away is not None for m in alive(state))
+    return cut_off or bool(holders(state))
 
 
 def holders(state: JobState) -> frozenset[str]:
@@ -119,10 +125,11 @@ def holders(state: JobState) -> frozenset[str]:
     return frozenset(uid for uid, m in members.members.items() if m.has_state) if members else frozenset()
 
 
-def unheard(state: JobState) -> frozenset[int]:
-    """Workers of an earlier master that live and have not reported."""
+def expected(state: JobState, worker_id: int) -> str:
+    """The uid of a worker that is known only from the plan of another one, after a master's restart."""
     members = members_of(state)
-    return members.unheard if members is not None else frozenset()
+    known = members.members.items() if members is not None else ()
+    return next((uid for uid, m in known if m.expected and m.seat.worker_id == worker_id), "")
 
 
 def plan_of(state: JobState) -> protocol.Plan | None:

@@ -62,6 +62,11 @@ class Peer:
     def worker_id(self) -> int:
         return self.hello.seat.worker_id
 
+    @property
+    def held_model(self) -> bool:
+        """Whether it was ever in a ring that agreed on the model."""
+        return self.hello.has_state or self.joined_at is not None
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -74,6 +79,8 @@ class Slot:
     """It made a step in a ring with the others, or a task."""
     draining: bool = False
     evicted: Cause | None = None
+    kill_at: float | None = None
+    """It was asked to end; when it is killed if it does not."""
     uid: str = ""
     refusal: str = ""
     """Why it may not take part."""
@@ -230,6 +237,8 @@ class JobState:
     account: Account = field(default_factory=Account)
     """What workers warned of; several of them see the same files."""
     checkpoint: Checkpoint | None = None
+    reported: Mapping[tuple[int, str], protocol.FromWorker] = field(default_factory=dict)
+    """By worker and kind: the last reports of which each is told once."""
     told_once: frozenset[tuple[str, str]] = frozenset()
     waiting: Waiting = Waiting()
     ending: Ending = Ending()

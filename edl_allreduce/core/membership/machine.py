@@ -79,7 +79,7 @@ def _apply(state: State, event: Event, now: float) -> tuple[State, tuple[Action,
         case Wanted(count):
             return replace(state, options=replace(state.options, wanted=count)), ()
         case Stopping():
-            return replace(state, options=replace(state.options, minimum=1)), ()
+            return replace(state, options=replace(state.options, minimum=1), stopping=True), ()
 
 
 def _heard(state: State, member: Member, message: Message, now: float) -> State:
@@ -169,8 +169,10 @@ def _hello(state: State, event: Hello, link: int, now: float) -> tuple[State, tu
     if seat.uid in state.gone:
         return state, (Evict(seat.uid, "it was given up; a new worker takes its place"),)
     state = replace(state, generation=max(state.generation, event.generation))
-    here = [m for m in state.members.values() if m.away is None]
-    if not here or (any(m.has_state for m in state.members.values()) and not any(m.has_state for m in here)):
+    heard = _heard_now(state)
+    if not heard or (
+        any(m.has_state for m in state.members.values()) and not any(m.has_state for m in heard)
+    ):
         state = replace(state, heard_since=now)
     known = state.members.get(seat.uid)
     draining = known is not None and known.draining
@@ -267,8 +269,8 @@ def _seated(seat: Seat, plan: Plan, now: float) -> Member:
 
 def _decide(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     """The whole policy, most urgent first."""
-    deadline = state.options.deadlines.rejoin
-    missing = [m for m in state.members.values() if m.expected and now - m.since > deadline]
+    expected = [m for m in state.members.values() if m.expected]
+    missing = [m for m in expected if _waited(state, m, now) > _absence(state, m)]
     if missing:
         return _evict(state, missing, "was not heard after the master's restart", Cause.SILENT, now)
     away = [m for m in state.members.values() if m.away is not None]
@@ -340,8 +342,15 @@ def _go_on_without(state: State) -> State:
     return replace(state, losses=(*state.losses, *gone), stalls=())
 
 
+def _heard_now(state: State) -> list[Member]:
+    """Those who reported and have a connection."""
+    return [m for m in state.members.values() if m.away is None and not m.expected]
+
+
 def _waited(state: State, member: Member, now: float) -> float:
-    return now - max(now if member.away is None else member.away, state.heard_since)
+    """Seconds without a word of a worker that has no connection, or did not report to this master."""
+    since = member.since if member.expected else member.away
+    return now - max(now if since is None else since, state.heard_since)
 
 
 def _on_its_own(state: State) -> bool:
@@ -361,16 +370,18 @@ def _on_its_own(state: State) -> bool:
 
 
 def _absence(state: State, member: Member) -> float:
-    """How long a worker may be without a connection before it is given up.
+    """How long a worker may be without a connection, or not report to a new master, before it is given up.
 
     A master that hears nobody doubts itself first, and whoever holds the only model is given up last: after
     the time in which it ends by itself.
     """
     deadlines = state.options.deadlines
-    heard = [m for m in state.members.values() if m.away is None and not m.expected]
+    heard = _heard_now(state)
     alone = member.standing is Standing.RING and _on_its_own(state)
     if alone or not heard or (member.has_state and not any(m.has_state for m in heard)):
         return state.options.patience
+    if member.expected:
+        return deadlines.rejoin
     return deadlines.silent_import if member.standing is Standing.PREPARING else deadlines.silent
 
 
@@ -401,16 +412,18 @@ def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     if now < options.recover_until:
         return _wait(state, "the master restarted and waits for the ring to report")
     holders = any(m.has_state for m in ready)
-    if state.unheard and not holders and now < options.recover_until + options.deadlines.reunion:
+    if state.may_report(now) and not holders:
         silent = ", ".join(map(str, sorted(state.unheard)))
         return _wait(state, f"worker {silent} of an earlier master lives and may hold the model")
     cut_off = [m for m in state.members.values() if m.away is not None and m.has_state]
     if cut_off and not holders:
         return _wait(state, f"worker {_ids(cut_off)} holds the model and has lost its connection")
+    leaving = [] if holders else state.let_go()
+    if state.stopping:  # nobody is started who could take over from them
+        ready, leaving = ready + leaving, []
     if len(ready) < minimum:
         return _wait(state, f"{len(ready)} of at least {minimum} workers are ready{_preparing(state)}")
-    leaving = [] if holders else state.let_go()
-    enough = 0 < options.wanted <= len(ready) or bool(leaving)  # they will not be there for long
+    enough = 0 < options.wanted <= len(ready) or bool(leaving) or state.stopping  # who leaves does not wait
     if not (enough or now - min(m.since for m in ready) >= options.cool_down):
         return _wait(state, f"{len(ready)} workers are ready, others may follow in a moment")
     lost = f" ({'; '.join(state.losses)})" if state.losses else ""

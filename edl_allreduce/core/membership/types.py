@@ -33,7 +33,8 @@ class Standing(Enum):
 
 @dataclass(frozen=True)
 class Member:
-    """One worker process. Identity is the uid: a worker that comes back is a new member."""
+    """One worker process. Identity is the uid: over whatever connection it comes back, it is the same member;
+    a process in its place is another one."""
 
     seat: Seat
     standing: Standing
@@ -76,9 +77,13 @@ class Options:
 
     @property
     def patience(self) -> float:
-        """How long those are waited for who hold the only model, or when nobody is heard: until they ended by
-        themselves, even if they noticed late that their connection was gone."""
-        return max(self.deadlines.reunion, self.master_grace + 2 * self.deadlines.silent + KEEPALIVE_SECONDS)
+        return patience(self.deadlines, self.master_grace)
+
+
+def patience(deadlines: Deadlines, master_grace: float) -> float:
+    """How long those are waited for who hold the only model, or when nobody is heard: until they ended by
+    themselves, even if they noticed late that their connection was gone."""
+    return max(deadlines.reunion, master_grace + 2 * deadlines.silent + KEEPALIVE_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,14 @@ class State:
     """Why members of the current plan are gone, for the next plan's reason."""
     waiting_for: str = ""
     """Why no plan is published although one is needed."""
+    stopping: bool = False
+    """Only a last step is to be made, and nobody is started any more."""
     finished: bool = False
+
+    def may_report(self, now: float) -> bool:
+        """Whether workers of an earlier master may yet say that they hold the model."""
+        until = self.options.recover_until
+        return now < until or (bool(self.unheard) and now < until + self.options.deadlines.reunion)
 
     def alive(self) -> list[Member]:
         """Members of the current plan that still live and are part of it, in rank order."""
