@@ -28,11 +28,11 @@ def words(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def try_directory(flag: str, directory: Path) -> None:
+def try_directory(flag: str, directory: Path, *, private: bool = False) -> None:
     """Make the directory and write into it: nobody must train for hours to learn that this fails."""
     trial = directory / f".elasticdl-trial-{uuid.uuid4().hex}"  # in pods all processes have the number 1
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
         try:
             _write(trial)
         finally:

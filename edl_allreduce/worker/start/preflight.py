@@ -41,7 +41,7 @@ def check_local_job(spec: JobSpec) -> None:
         refuse_others(Path(spec.output))
     check_places(spec)
     if spec.distribution_strategy is not Strategy.LOCAL:
-        try_directory("--job_dir", job_directory(spec))
+        try_directory("--job_dir", job_directory(spec), private=True)
     if spec.log_file_path:
         try_file("--log_file_path", Path(spec.log_file_path))
 
