@@ -26,7 +26,8 @@ from edl_allreduce.controller.mirror import JOBS, NODES, PODS, Mirror
 from edl_allreduce.controller.planning import advice_of, situation
 from edl_allreduce.core.autoscale import Plan, Policy
 from edl_allreduce.core.controller import inquiry, price, status
-from edl_allreduce.core.controller.reconcile import Advice, MakeMaster, Told, Verdict, reconcile
+from edl_allreduce.core.controller.facts import Advice, MakeMaster, Told, Verdict
+from edl_allreduce.core.controller.reconcile import reconcile
 from edl_allreduce.core.deadlines import doubled
 from edl_allreduce.core.trainingjob import Phase
 from edl_allreduce.errors import ClusterError
