@@ -62,8 +62,11 @@ class WritingApi(Protocol):
 class Hands:
     """Carries out what was decided, in the term in which it was."""
 
-    def __init__(self, api: WritingApi, election: Election, mirror: Mirror) -> None:
+    def __init__(
+        self, api: WritingApi, election: Election, mirror: Mirror, *, restart_killed: bool = False
+    ) -> None:
         self._api, self._election, self._mirror = api, election, mirror
+        self._restart_killed = restart_killed
         self._threads = ThreadPoolExecutor(PARALLEL, thread_name_prefix="write")
         self.writes = 0
         self.conflicts = 0
@@ -158,7 +161,7 @@ class Hands:
         annotations = {**action.orders.annotations(), mail.CRASHES: str(action.crashes)}
         if action.progress is not None and action.progress != Progress():
             annotations[mail.PROGRESS] = action.progress.text()
-        pod = master_pod_of(job.spec, entry.found, annotations)
+        pod = master_pod_of(job.spec, entry.found, annotations, restart_killed=self._restart_killed)
         await self._make(pod, entry, "pods", term)
 
     async def _make(self, manifest: Object, entry: Entry, collection: str, term: int) -> None:
