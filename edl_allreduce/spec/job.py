@@ -295,7 +295,7 @@ class JobSpec:
         metavar="RECORDS",
         minimum=1,
         help="Records that one worker works on at a time. One optimiser step uses "
-        "minibatch_size x num_workers records (see --elastic_batch).",
+        "--minibatch_size x --num_workers records (see --elastic_batch).",
     )
     num_epochs: int = flag(
         1, group=Group.TRAINING, metavar="N", commands=TRAINING, minimum=1, help="Passes over the data."

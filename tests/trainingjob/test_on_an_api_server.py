@@ -225,7 +225,7 @@ def test_kubectl_shows_and_explains_it(controlplane, namespace, job):
     story = controlplane.kubectl("describe", "tj", "job", "-n", namespace)
     assert "3 of 4 workers train" in story and "Records Per Second:" in story
     controlplane.kubectl("wait", "tj/job", "-n", namespace, "--for=condition=Running", "--timeout=30s")
-    explained = controlplane.kubectl("explain", "tj.spec.training.minibatchSize")
+    explained = " ".join(controlplane.kubectl("explain", "tj.spec.training.minibatchSize").split())
     assert "Records that one worker works on at a time" in explained and "Unit: records." in explained
     assert "autoscaler means to do" in controlplane.kubectl("explain", "tj.status.plan")
 
