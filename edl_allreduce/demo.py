@@ -53,19 +53,25 @@ def main() -> int:
             f"--audit_dir={folder / 'audit'}", f"--output={folder / 'model'}",
             # What dies here is noticed at once; a busy machine is no failure.
             "--failure_detection_seconds=20", "--cool_down_seconds=20",
+            f"--report={zoo.parent / 'build' / 'demo-report.html'}",
         ]  # fmt: skip
         spec = parse_job("train", argv).spec
         (folder / "job").mkdir()
         configure_logging(spec, folder / "job" / "master.log", to_terminal=not can_draw(outside.console()))
         print("elasticdl train " + " ".join(argv))
         began = clock.now()
-        local = LocalJob(spec)
+        local = LocalJob(spec, judge=lambda directory: str(audit(directory)))
         result = asyncio.run(_play(local))
         seconds = clock.now() - began
         if result.phase is not Phase.SUCCEEDED and result.reason != OVER:
             print(f"{result.phase.value}: {outside.story(result.reason)}", file=sys.stderr)
             return EXIT_INTERRUPTED if result.phase is Phase.STOPPED else EXIT_FAILED
-        return report(result, folder, seconds)
+        code = report(result, folder, seconds)
+        print(f"Report          {local.report}")
+        print(
+            f"Page            http://{local.page} while it trained; `elasticdl dashboard` opens that of a job"
+        )
+        return code
 
 
 def write_digits(folder: Path) -> None:

@@ -40,6 +40,7 @@ JOB = "test-mnist"
 TAG = "elasticdl/elasticdl:dev"
 IMAGE = f"docker.io/{TAG}"
 MODEL = ROOT / "model_zoo" / "digits" / "mlp.py"
+REPORT = ROOT / "build" / "demo-cluster-report.html"
 LOOK_SECONDS = 0.5
 SETTLED_STEPS = 40
 """Steps between two things that happen."""
@@ -86,8 +87,13 @@ def main() -> int:
         elasticdl(*train(directory))
         job = find_job(NAMESPACE, JOB)
         play(cluster, job)
-        elasticdl("stop", f"--job_name={JOB}", f"--namespace={NAMESPACE}")
-        return report(directory, job.events())
+        named = (f"--job_name={JOB}", f"--namespace={NAMESPACE}")
+        REPORT.parent.mkdir(exist_ok=True)
+        elasticdl("report", *named, f"--file={REPORT}")
+        elasticdl("stop", *named)
+        code = report(directory, job.events())
+        say(f"the report is in {REPORT}; `elasticdl dashboard` opens the page of a job that runs")
+        return code
     finally:
         say("taking the cluster down")
         watchman.communicate()

@@ -43,6 +43,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "story": Entry("tell the life of one worker, from its start to its end", "edl_allreduce.cli.story:main"),
     "report": Entry("write what came of a job: HTML, Markdown, JSON", "edl_allreduce.cli.report:main"),
     "scale": Entry("change the number of workers while training", "edl_allreduce.cli.scale:main"),
+    "drain": Entry("let one worker go, and another take its place", "edl_allreduce.cli.drain:main"),
     "autoscale": Entry(
         "replay a workload: what each policy would have done", "edl_allreduce.cli.autoscale:main"
     ),

@@ -59,6 +59,7 @@ def _detach(spec: JobSpec, command: Command) -> int:
     print(f"{outside.name(job.name)} runs in the background (pid {process.pid}).")
     for name, about in {
         "attach": "the live table; Ctrl-C there leaves the job running",
+        "dashboard": "the job's page, in the browser",
         "events --follow": "what happens, line by line",
         "stop": "stop it at a step boundary",
     }.items():

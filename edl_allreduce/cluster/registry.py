@@ -239,9 +239,10 @@ class LocalJobFiles:
     def write_result(self, status: JobStatus) -> None:
         self._write(RESULT, msgspec.msgpack.encode(status))
 
-    def write_report(self, data: bytes, page: str) -> None:
+    def write_report(self, data: bytes, page: str) -> Path:
         self._write(REPORT_DATA, data)
         self._write(REPORT, page.encode())
+        return self.directory / REPORT
 
     def _write(self, name: str, content: bytes) -> None:
         files.write(self.directory / name, content, private=True)

@@ -153,7 +153,10 @@ class ClusterMaster:
         page = PageServer(self.feed, self._answer, page_token(credentials.token), self.metrics.render)
         page_port = page_port_of(self.spec)
         if page_port is not None:  # all addresses: probes and monitors come from other machines
-            await page.start(anywhere, page_port)
+            try:
+                await page.start(anywhere, page_port)
+            except OSError as error:
+                log.warning("the job has no page: port %d: %s", page_port, error.strerror)
         self.feed.start()
         self.metrics.start()
         loop = asyncio.get_running_loop()

@@ -76,7 +76,7 @@ def _nobody_reads(why: str) -> None:
 def _tell_end(spec: JobSpec, result: Result, job: LocalJob) -> None:
     failed, status = result.phase is Phase.FAILED, job.final
     end = f"{result.phase.value}: {outside.story(result.reason)}"
-    places = {**_places(spec), "Notice": job.trouble}
+    places = {**_places(spec), "Report": job.report, "Notice": job.trouble}
     lines = report.summary(status, places) if status.step or not failed else []
     if result.path:
         lines.append(f"{what_is_written(spec)} in {outside.line(result.path)}")
@@ -134,6 +134,8 @@ class LocalJob:
         """What happened to the job's own files."""
         self.page = ""
         """Host and port of its page; empty without one."""
+        self.report = ""
+        """Where its report is, once it is over."""
         self.feed: Feed
         self.job: JobShell
         self.final: JobStatus
@@ -147,6 +149,7 @@ class LocalJob:
     async def _run(self, history: History) -> Result:
         spec = self.spec
         check_port(spec.bind, spec.port)
+        check_port(spec.bind, spec.typed.dashboard_port or 0, flag="dashboard_port", free="auto")
         cluster = self._cluster()
 
         known = self._files.events() if self._earlier is not None else []
@@ -203,11 +206,8 @@ class LocalJob:
             return ""
         try:
             port = await page.start(self.spec.bind, port)
-        except OSError as error:
-            raise UsageError(
-                f"--dashboard_port={port}: the page cannot be served on {self.spec.bind}:{port}: "
-                f"{error.strerror}. Choose another port, auto for any free one, or off."
-            ) from error
+        except OSError as error:  # taken since it was looked at
+            raise UsageError(f"--dashboard_port={port}: {error.strerror}. Choose another.") from error
         return f"{LOOPBACK if self.spec.bind == ANY else self.spec.bind}:{port}"
 
     def _name_page(self) -> None:
@@ -229,9 +229,16 @@ class LocalJob:
         """Next to the job's other files, and where the user wants it."""
         data = encode(self.feed.update())
         page = report_page(data)
-        self._files.write_report(data, page)
-        if self.spec.report:
-            files.write(Path(self.spec.report), page.encode())
+        self.report = str(self._files.write_report(data, page))
+        if not self.spec.report:
+            return
+        path = Path(self.spec.report)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write(path, page.encode())
+            self.report = str(path)
+        except OSError as error:
+            self.trouble = self.trouble or f"--report={path} cannot be written: {error.strerror}"
 
     def _about(self) -> dict[str, str]:
         """What all workers have in common, as far as it says something to people."""
@@ -361,8 +368,8 @@ class JobLock:
         os.close(self._descriptor)
 
 
-def check_port(host: str, port: int) -> None:
-    """Before gRPC tries: it would print lines of its own about a port that is taken."""
+def check_port(host: str, port: int, *, flag: str = "port", free: str = "0") -> None:
+    """Before anything begins, and before gRPC tries: it would print lines of its own about a taken port."""
     if not port:
         return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -372,8 +379,8 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host.strip("[]"), port))
     except OSError as error:
         raise UsageError(
-            f"--port={port}: the master cannot listen on {host}:{port}: {error.strerror}. "
-            "Choose another port; 0 takes a free one."
+            f"--{flag}={port}: the master cannot listen on {host}:{port}: {error.strerror}. "
+            f"Choose another port; {free} takes a free one."
         ) from None
 
 

@@ -54,6 +54,7 @@ def test_a_running_job_is_watched_scaled_stopped_and_audited_by_its_name(state, 
     assert "running already" in refusal and f"elasticdl stop --job_name={NAME}" in refusal
     assert "still runs" in elasticdl("audit", f"--job_name={NAME}", code=2)
     assert "at least 1" in elasticdl("scale", "--num_workers=0", code=2)
+    assert "there is no worker 9" in elasticdl("drain", "9", code=2)
 
     elasticdl("scale", "--num_workers=4")
     for worker in (2, 3):

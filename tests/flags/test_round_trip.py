@@ -40,6 +40,7 @@ texts = {
     "populate_env_names": st.sampled_from(["", "TF_.*"]),
     "cluster_spec": st.just(""),
     "cluster_spec_json": st.sampled_from(["", '{"pod_spec": {"labels": {"a": "b"}}}']),
+    "dashboard_port": st.sampled_from(["auto", "off", "8080"]),
     "master_addr": st.sampled_from(["", "localhost:50001", "[::1]:1"]),
 }
 numbers = {

@@ -45,6 +45,31 @@ def test_a_worker_that_is_not_connected_is_asked_to_leave_by_the_cluster():
     assert inbox.Terminate(1) in scene.effects
 
 
+def test_a_worker_that_somebody_drains_leaves_and_another_one_takes_its_place():
+    scene = Scene().train()
+    scene.give(inbox.Drain(0)).until(lambda: scene.ring == 2 and scene.alive == [1, 2])
+    assert scene.told("drain") == ["worker 0 drains"]
+    assert [e.cause for e in scene.events if isinstance(e, events.WorkerExited)] == ["drained"]
+    assert scene.status.wanted == 2
+
+
+def test_a_worker_that_is_drained_gives_the_survivors_their_head_start():
+    scene = Scene(replace(OPTIONS, head_start=5.0)).train()
+    scene.give(inbox.Drain(0)).wait(4.0)
+    assert scene.launched == [0, 1]
+    scene.wait(2.0)
+    assert scene.launched == [0, 1, 2]
+
+
+def test_nobody_is_drained_twice_or_after_the_end_or_without_being_there():
+    scene = Scene().train()
+    assert keeping.refusal_to_drain(scene.state, 7) == "there is no worker 7"
+    scene.freeze(1).give(inbox.Drain(1))
+    assert keeping.refusal_to_drain(scene.state, 1) == "worker 1 was asked to leave already"
+    scene.give(inbox.Stop("enough"))
+    assert "the job is" in keeping.refusal_to_drain(scene.state, 0)
+
+
 @pytest.mark.parametrize(
     ("scene", "count", "why"),
     [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import urllib.request
 
 import pytest
 
@@ -20,6 +22,13 @@ def test_the_gke_guide_from_top_to_bottom(job, cluster, namespace):
     assert "ring 4 of 4" in job.elasticdl("status", *job.named).stdout
     logs = job.elasticdl_meanwhile("logs", *job.named, "--follow")
     job.wait(lambda: "[worker 0] Loss = " in logs.path.read_text(), "the logs are followed")
+    page = job.elasticdl_meanwhile("dashboard", *job.named, "--print")
+    job.wait(lambda: "#token=" in page.path.read_text(), "the way to the page is open")
+    with urllib.request.urlopen(page.path.read_text().partition("#")[0]) as answer:
+        assert b"<!doctype html>" in answer.read()
+    shown = json.loads(job.elasticdl("report", *job.named, "--format=json").stdout)
+    assert [lane["worker_id"] for lane in shown["lanes"]] == [0, 1, 2, 3] and shown["samples"]
+    assert cluster.pod(namespace, job.master)["status"]["containerStatuses"][0]["ready"]
 
     cluster.kubectl("delete", "pod", "-n", namespace, job.pod(0), "--wait=false")
     job.wait(lambda: "4" in job.phases(), "worker 4 is made at once")
@@ -41,6 +50,8 @@ def test_the_gke_guide_from_top_to_bottom(job, cluster, namespace):
     assert "Evaluation metrics[step=500]" in job.log()
     assert "Succeeded" in job.elasticdl("status", *job.named).stdout
     assert "worker 4 starts" in job.elasticdl("events", *job.named).stdout
+    assert "## Pauses of the ring" in job.elasticdl("report", *job.named, "--format=md").stdout
+    assert "Ctrl-C closes the way to it." in page.said(), "it ends with the job"
     printed = logs.said()
     assert [i for i in (0, 4, 5, 6, 7) if f"[worker {i}] Loss = " not in printed] == [], "late ones, too"
 

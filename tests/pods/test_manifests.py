@@ -47,7 +47,9 @@ def test_the_gke_command_line_gives_a_master_pod():
     assert container["command"] == ["python", "-m", "edl_allreduce.master.main"]
     two = {"cpu": "2", "memory": "2048Mi"}
     assert container["resources"] == {"requests": two, "limits": two}
-    assert container["ports"] == [{"name": "master", "containerPort": 50001}]
+    ports = [{"name": "master", "containerPort": 50001}, {"name": "page", "containerPort": 50002}]
+    assert container["ports"] == ports
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "page"}
     name = "elasticdl-test-mnist-master-volume-0"
     assert {"name": name, "mountPath": "/data"} in container["volumeMounts"]
     claim = {"name": name, "persistentVolumeClaim": {"claimName": "fileserver-claim"}}

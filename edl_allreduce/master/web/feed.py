@@ -16,7 +16,6 @@ from edl_allreduce.clock import SYSTEM, Clock
 from edl_allreduce.core.series import Sample, Series, sample
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.core.timeline import Lane, Pause, RingSize, Span, Timeline
-from edl_allreduce.spec.params import parse_envs
 from edl_allreduce.version import __version__
 
 MOST_EVENTS: Final = 20_000
@@ -149,10 +148,8 @@ class Feed:
 
 
 def without_values(flag: str) -> str:
-    """Variables of the environment may be secrets, and reports are shown to others: only their names stay."""
-    if not flag.startswith("--envs="):
-        return flag
-    return f"--envs={', '.join(parse_envs(flag.removeprefix('--envs=')))}"
+    """Variables of the environment may be secrets, and reports are shown to others."""
+    return "--envs=(not shown)" if flag.startswith("--envs=") else flag
 
 
 def versions() -> dict[str, str]:

@@ -117,7 +117,9 @@ class PageServer:
         return web.FileResponse(STATIC / "index.html")
 
     async def _state(self, request: web.Request) -> web.Response:
-        return web.Response(body=encode(self._feed.update()), content_type="application/json")
+        # A long history is megabytes: the loop hears its workers meanwhile.
+        body = await asyncio.to_thread(encode, self._feed.update())
+        return web.Response(body=body, content_type="application/json")
 
     async def _updates(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: everything, or what came after `since`, then every change until the end."""
@@ -138,10 +140,11 @@ class PageServer:
         sampled = 0.0
         while True:
             over = self._feed.over
-            update = self._feed.update(since, sampled)
+            whole, update = since == 0, self._feed.update(since, sampled)
             since = update.serial
             sampled = update.samples[-1].wall if update.samples else sampled
-            await response.write(b"data: " + encode(update) + b"\n\n")
+            data = await asyncio.to_thread(encode, update) if whole else encode(update)
+            await response.write(b"data: " + data + b"\n\n")
             if over:
                 await response.write(b"event: end\ndata: {}\n\n")
                 return

@@ -1,7 +1,7 @@
 // Lines over time, by uPlot: loss, metrics, records per second, step times.
 
 import { colour, el } from "./dom.js";
-import { clock, number } from "./words.js";
+import { brief, clock, number } from "./words.js";
 
 export const GUTTER = 56;
 const HEIGHT = 150;
@@ -79,8 +79,8 @@ export class Chart {
         scales: { x: { time: true }, y: { range: (_, min, max) => span(min, max, low) } },
         series: [{}, ...lines],
         axes: [
-          { ...axis, space: 70, values: (_, ticks) => ticks.map((tick) => clock(tick)) },
-          { ...axis, size: GUTTER, values: (_, ticks) => ticks.map((tick) => this.shown(tick)) },
+          { ...axis, size: 26, space: 70, values: (_, ticks) => ticks.map((tick) => clock(tick)) },
+          { ...axis, size: GUTTER, space: 28, values: (_, ticks) => ticks.map((tick) => (this.options.show ?? brief)(tick)) },
         ],
         hooks: {
           setSelect: [(plot) => this.selected(plot)],

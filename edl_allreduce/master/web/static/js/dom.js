@@ -1,4 +1,4 @@
-// Elements. Text becomes text, never markup: nothing in these files sets innerHTML.
+// Elements. Text becomes text, never markup: nobody here writes HTML.
 
 export function el(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -19,6 +19,10 @@ export function setText(element, text) {
 
 export function part(title, id, ...children) {
   return el("section", { class: "card", "aria-labelledby": id }, el("h2", { id, text: title }), ...children);
+}
+
+export function field(label, control) {
+  return el("div", { class: "field" }, el("label", { for: control.id, text: label }), control);
 }
 
 // A colour of the style sheet, as a canvas wants it: light or dark is decided by now.

@@ -1,6 +1,6 @@
 // What is told in words: workers, data and audit, the log of events, configuration and versions.
 
-import { el, part, setText } from "./dom.js";
+import { el, field, part, setText } from "./dom.js";
 import { meaning, workersOf } from "./job.js";
 import { clock, count, day, duration, many, number, share } from "./words.js";
 
@@ -82,8 +82,7 @@ export class Data {
       facts.Records = `${count(status.position)} used of ${count(records * epochs)} (${share(status.position, records * epochs)})`;
       facts.Epoch = `${number(status.position / records)} of ${count(epochs)}, ${many(records, "record")} each`;
     }
-    facts.Audit = status.audit || (status.flags.some((flag) => flag.startsWith("--audit_dir=") && flag.length > 12)
-      ? "workers write down what they use; the verdict comes at the end" : "none; --audit_dir asks for one");
+    facts.Audit = status.audit || auditSoFar(job);
     if (status.checkpoint) facts.Checkpoint = `step ${count(status.checkpoint.step)}, ${clock(status.checkpoint.wall)}, ${status.checkpoint.path}`;
     if (status.tally.set_back) facts["Made again"] = many(status.tally.set_back, "step");
     if (status.path) facts.Result = status.path;
@@ -91,6 +90,12 @@ export class Data {
     facts["Running for"] = duration(status.elapsed);
     fill(this.list, facts);
   }
+}
+
+function auditSoFar(job) {
+  const kept = job.status.flags.some((flag) => flag.startsWith("--audit_dir=") && flag.length > "--audit_dir=".length);
+  if (!kept) return "none; --audit_dir asks for one";
+  return job.over ? "not judged here; elasticdl audit does it" : "workers write down what they use; the verdict comes at the end";
 }
 
 function fill(list, facts) {
@@ -112,10 +117,9 @@ export class Log {
     this.words = el("input", { type: "search", id: "filter-words", placeholder: "text, e.g. SIGKILL", oninput: () => this.redraw() });
     this.kind = el("select", { id: "filter-kind", onchange: () => this.redraw() }, el("option", { value: "", text: "all kinds" }));
     this.worker = el("select", { id: "filter-worker", onchange: () => this.redraw() }, el("option", { value: "", text: "all workers" }));
-    this.found = el("p", { class: "soft", role: "status" });
+    this.found = el("p", { class: "soft" });
     this.list = el("ol", { class: "log", "aria-label": "Events, the newest first" });
     this.more = el("button", { type: "button", class: "quiet", hidden: true, text: "Show older ones", onclick: () => this.older() });
-    const field = (label, control) => el("label", { for: control.id }, el("span", { text: label }), control);
     this.element = part("Events", "events",
       el("div", { class: "filters" }, field("Filter", this.words), field("Kind", this.kind), field("Worker", this.worker)),
       this.found, this.list, this.more);

@@ -1,6 +1,6 @@
 // The live page.
 
-import { el, setText } from "./dom.js";
+import { el, field, setText } from "./dom.js";
 import { Job } from "./job.js";
 import { forgetToken, Live, takeToken } from "./live.js";
 import { View } from "./view.js";
@@ -8,19 +8,19 @@ import { View } from "./view.js";
 const app = document.getElementById("app");
 const DRAW_MILLISECONDS = 200;
 
-function confirmed({ title, words, action, danger = false, field = null }, run) {
+function confirmed({ title, words, action, danger = false, control = null }, run) {
   const error = el("p", { class: "error", role: "alert", hidden: true });
   const ok = el("button", { type: "submit", class: danger ? "danger" : "primary", text: action });
   const cancel = el("button", { type: "button", text: "Cancel", onclick: () => dialog.close() });
   const form = el("form", { method: "dialog" }, el("h2", { id: "dialog-title", text: title }), el("p", { text: words }),
-    field && el("label", { for: field.id }, el("span", { text: field.dataset.label }), field),
+    control && field(control.dataset.label, control),
     error, el("div", { class: "actions" }, cancel, ok));
   const dialog = el("dialog", { "aria-labelledby": "dialog-title", onclose: () => dialog.remove() }, form);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     ok.disabled = true;
     try {
-      await run(field?.valueAsNumber);
+      await run(control?.valueAsNumber);
       dialog.close();
     } catch (problem) {
       error.hidden = false;
@@ -35,8 +35,8 @@ function confirmed({ title, words, action, danger = false, field = null }, run) 
 function commandsOf(live) {
   return {
     scale(wanted) {
-      const field = el("input", { id: "scale-to", type: "number", min: "1", step: "1", required: true, value: String(wanted || 1), "data-label": "Workers" });
-      confirmed({ title: "Scale the job", words: "New workers prepare beside the others and join in one re-form; surplus ones finish their step and leave.", action: "Scale", field },
+      const control = el("input", { id: "scale-to", type: "number", min: "1", step: "1", required: true, value: String(wanted || 1), "data-label": "Workers" });
+      confirmed({ title: "Scale the job", words: "New workers prepare beside the others and join in one re-form; surplus ones finish their step and leave.", action: "Scale", control },
         (count) => live.command("scale", { num_workers: count }));
     },
     drain(id) {
@@ -51,12 +51,12 @@ function commandsOf(live) {
 }
 
 function askForToken() {
-  const field = el("input", { id: "token", type: "password", autocomplete: "off", required: true });
+  const control = el("input", { id: "token", type: "password", autocomplete: "off", required: true });
   app.replaceChildren(el("main", { class: "page narrow" }, el("section", { class: "card" },
     el("h1", { text: "This job's page is locked" }),
     el("p", {}, "Open it with ", el("code", { text: "elasticdl dashboard" }), ", or paste the token that follows ", el("code", { text: "#token=" }), " in the address that the job printed."),
-    el("form", { onsubmit: (event) => { event.preventDefault(); location.hash = `token=${field.value.trim()}`; location.reload(); } },
-      el("label", { for: "token" }, el("span", { text: "Token" }), field),
+    el("form", { onsubmit: (event) => { event.preventDefault(); location.hash = `token=${control.value.trim()}`; location.reload(); } },
+      field("Token", control),
       el("div", { class: "actions" }, el("button", { type: "submit", class: "primary", text: "Open" }))))));
 }
 

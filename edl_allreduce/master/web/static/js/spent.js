@@ -5,21 +5,21 @@ import { clock, count, duration, many, share } from "./words.js";
 
 const BUCKETS = {
   productive_step: ["productive steps", "training"],
-  worker_launch: ["launch of workers", "starting"],
+  worker_launch: ["launch of workers", "launch"],
   program_startup: ["start of programs", "starting"],
   training_prep: ["first ring", "ready"],
-  waiting_for_workers: ["waiting for workers", "ready"],
+  waiting_for_workers: ["waiting for workers", "waiting"],
   reform_notice: ["re-form: notice", "notice"],
   reform_plan: ["re-form: plan", "plan"],
   reform_join: ["re-form: join", "join"],
   reform_sync: ["re-form: sync", "sync"],
   reform_first_step: ["re-form: first step", "first_step"],
   wasted_progress_from_disruption: ["work done again", "loss"],
-  infrastructure_recovery_from_disruption: ["waiting after a loss", "loss"],
+  infrastructure_recovery_from_disruption: ["waiting after a loss", "recovery"],
   evaluation: ["evaluation", "line-2"],
   unproductive_checkpoint_save_time: ["checkpoint stall", "line-3"],
-  data_loading_sync: ["input stall", "line-4"],
-  straggler: ["stragglers", "leaving"],
+  data_loading_sync: ["input stall", "input"],
+  straggler: ["stragglers", "straggler"],
   capacity_missing: ["capacity missing", "missing"],
   finishing: ["finishing", "gain"],
   other: ["other", "note"],
@@ -106,15 +106,22 @@ export class Pauses {
     bar.style.width = `${Math.max(2, (100 * pause.seconds) / longest)}%`;
     const element = el(
       "details",
-      { open: before?.element.open ?? false, "data-generation": String(pause.generation) },
+      { "data-generation": String(pause.generation) },
       el("summary", {},
         el("span", { class: "when", text: clock(pause.planned) }),
         el("span", { class: `chip chip-${pause.cause}`, text: CAUSES[pause.cause] ?? pause.cause }),
         el("b", { text: duration(pause.seconds) }),
         el("span", { class: "track" }, bar)),
-      el("p", { text: `Generation ${pause.generation}, a ring of ${pause.size}: ${pause.reason}` }),
-      table(pause),
     );
+    // Phases of all survivors are many cells: they are made when somebody wants to see them.
+    const open = () => {
+      if (element.open && element.children.length === 1) {
+        element.append(el("p", { text: `Generation ${pause.generation}, a ring of ${pause.size}: ${pause.reason}` }), table(pause));
+      }
+    };
+    element.addEventListener("toggle", open);
+    element.open = before?.element.open ?? false;
+    open();
     this.known.set(pause.generation, { told, element });
     return element;
   }
@@ -141,6 +148,6 @@ function table(pause) {
   const title = `Phases of the pause of generation ${pause.generation}`;
   return el("div", { class: "scroll", role: "region", "aria-label": title, tabindex: "0" },
     el("table", {}, el("caption", { text: many(pause.survivors.length, "survivor") }),
-      el("thead", {}, el("tr", {}, ...head.map((name, at) => el("th", { scope: "col", class: at ? "" : "left" , text: name })))),
+      el("thead", {}, el("tr", {}, ...head.map((name, at) => el("th", { scope: "col", class: at ? "" : "left", text: name })))),
       el("tbody", {}, ...rows)));
 }

@@ -2,6 +2,7 @@
 
 import { jobCharts } from "./charts.js";
 import { el, onOtherColours, part, setText } from "./dom.js";
+import { meaning } from "./job.js";
 import { Lanes } from "./lanes.js";
 import { Configuration, Data, Log, Workers } from "./lists.js";
 import { Goodput, Pauses } from "./spent.js";
@@ -20,6 +21,8 @@ export class View {
     this.phase = el("span", { class: "phase" });
     this.state = el("span", { class: "soft", role: "status" });
     this.notice = el("p", { class: "notice", role: "status", hidden: true });
+    this.told = el("p", { class: "unseen", "aria-live": "polite" });
+    this.drawn = false;
     this.buttons = commands === null ? [] : [
       el("button", { type: "button", text: "Scale…", onclick: () => commands.scale(this.job.status.wanted) }),
       el("button", { type: "button", class: "danger", text: "Stop…", onclick: () => commands.stop() }),
@@ -35,7 +38,7 @@ export class View {
     this.configuration = new Configuration();
     this.element = el("div", { class: "page" },
       el("a", { class: "skip", href: "#events", text: "Skip to the events" }),
-      el("header", {}, this.name, this.phase, this.state, el("div", { class: "actions" }, ...this.buttons)),
+      el("header", {}, this.name, this.phase, this.state, el("div", { class: "actions" }, ...this.buttons), this.told),
       el("main", {},
         this.notice,
         this.tiles.element,
@@ -54,6 +57,9 @@ export class View {
 
   update(fresh) {
     this.log.add(fresh);
+    const important = this.drawn ? fresh.findLast((event) => meaning(event) !== "note") : undefined;
+    if (important) setText(this.told, important.text);
+    this.drawn = true;
     this.draw();
   }
 

@@ -19,6 +19,13 @@ export function number(value) {
   return size >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
 }
 
+// A tick of an axis has little room.
+export function brief(value) {
+  const size = Math.abs(value);
+  if (size !== 0 && size < 0.01) return value.toExponential(1).replace(".0e", "e");
+  return size >= 10000 ? `${Number((value / 1000).toPrecision(3))}k` : String(Number(value.toPrecision(3)));
+}
+
 export function count(value) {
   return Math.round(value).toLocaleString("en");
 }
