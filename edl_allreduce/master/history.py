@@ -1,13 +1,16 @@
-"""What happened to a local job, one JSON per line, in a file that outlives its master."""
+"""What happened to a job, one JSON per line, in a file that outlives its master."""
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
 from edl_allreduce.cluster.known import event_line
 from edl_allreduce.cluster.registry import EVENTS, EVENTS_BEFORE, LocalJobFiles
 from edl_allreduce.core.status import EventRecord
+
+log = logging.getLogger(__name__)
 
 LARGEST_BYTES = 16 * 1024 * 1024
 """Of one file; then it becomes the file before it, which is the last that is kept."""
@@ -41,3 +44,23 @@ class History:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+class PodHistory:
+    """The same in a pod, in the directory that outlives its containers. What an earlier container told is not
+    in the log of this one, so it is read from there; a pod without such a directory keeps nothing."""
+
+    def __init__(self, directory: Path, *, goes_on: bool) -> None:
+        usable = directory.is_dir() and os.access(directory, os.W_OK)
+        self.known = LocalJobFiles(directory).events() if usable and goes_on else []
+        self._history = History(directory, goes_on=goes_on) if usable else None
+        self.last_serial = self._history.last_serial if self._history is not None else 0
+
+    def write(self, event: EventRecord) -> None:
+        """A full disk ends the file, not the job; the log of the pod goes on."""
+        try:
+            if self._history is not None:
+                self._history.write(event)
+        except OSError as error:
+            log.warning("the history is no longer kept: %s", error.strerror)
+            self._history = None

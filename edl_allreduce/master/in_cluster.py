@@ -41,6 +41,7 @@ from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ClusterError, SetupError
 from edl_allreduce.master import report
 from edl_allreduce.master.display import Display
+from edl_allreduce.master.history import PodHistory
 from edl_allreduce.master.managed import Mailbox
 from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
@@ -140,14 +141,19 @@ class ClusterMaster:
             )
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
+        self.history = PodHistory(Path(STATE_DIRECTORY), goes_on=before is not None)
         self.feed = Feed(
             lambda: dataclasses.replace(self.job.status(), flags=self._flags),
+            history=self.history.known,
             about=lambda: in_common(self.job.state.course),
         )
         self.recorder = self._recorder()
         self.tracing = Tracing(self.spec.job_name, self._environ)
         self.metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
-        self.job = JobShell(options, self._cluster, self._tell)
+        for record in self.history.known:
+            tell_log(record)
+            self.metrics.told(record)
+        self.job = JobShell(options, self._cluster, self._tell, last_serial=self.history.last_serial)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
         self._mailbox = self._open_mailbox() if owner["kind"] == TRAINING_JOB else None
         return await self._serve(credentials)
@@ -193,6 +199,7 @@ class ClusterMaster:
         return result
 
     def _tell(self, event: EventRecord) -> None:
+        self.history.write(event)
         tell_log(event)
         self.feed.tell(event)
         self.metrics.told(event)

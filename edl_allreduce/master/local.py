@@ -159,6 +159,8 @@ class LocalJob:
         self.feed = Feed(self._seen, history=known, about=lambda: in_common(self.job.state.course))
         tracing = Tracing(spec.job_name, os.environ)
         metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
+        for record in known:
+            metrics.told(record)
 
         def on_event(event: EventRecord) -> None:
             self._keep(lambda: history.write(event))

@@ -204,6 +204,8 @@ class Attendant:
             if stream is not None:
                 stream.send(message)
         else:
+            if isinstance(message, protocol.Reformed):
+                self._beat()  # its parts are in the ledger now
             self._put(events.Said(message))
 
     def drain(self) -> None:

@@ -9,7 +9,7 @@ from edl_allreduce.cluster.registry import EVENTS, EVENTS_BEFORE, LocalJobFiles
 from edl_allreduce.core import events
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.master import history as history_module
-from edl_allreduce.master.history import History
+from edl_allreduce.master.history import History, PodHistory
 
 READY = events.WorkerReady(3)
 
@@ -69,3 +69,19 @@ def test_events_are_data_in_the_log_of_a_pod_whatever_else_it_prints(event):
     others = ["2026-01-01 00:00:00,000 INFO [master] ready: worker 9 is ready", "event {broken", "event"]
     assert events_in([*others, line, *others]) == [told]
     assert events.from_data(events_in([line])[0].event) == event
+
+
+def test_a_pod_whose_master_restarts_knows_what_the_earlier_one_told(tmp_path):
+    first = PodHistory(tmp_path, goes_on=False)
+    for serial in (1, 2):
+        first.write(record(serial))
+    second = PodHistory(tmp_path, goes_on=True)
+    assert [known.serial for known in second.known] == [1, 2] and second.last_serial == 2
+    second.write(record(3))
+    assert kept(tmp_path) == [1, 2, 3]
+
+
+def test_a_pod_without_a_directory_keeps_nothing_and_goes_on(tmp_path):
+    history = PodHistory(tmp_path / "none", goes_on=True)
+    history.write(record(1))
+    assert (history.known, history.last_serial) == ([], 0)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import http.server
+import os
+import threading
+
 import pytest
 
 from edl_allreduce.core import events
@@ -76,6 +81,42 @@ def test_the_sdk_exports_a_tree():
     assert [by_id[span.parent.span_id].name for span in joins] == ["worker 0", "worker 2"]
     assert all(span.end_time - span.start_time == pytest.approx(0.03e9, rel=1e-3) for span in joins)
     tracing.close()
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes what is posted."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.posted.append((self.path, body))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_collector_that_the_environment_names_gets_them(monkeypatch):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra otel is not installed")
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        server.posted = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        tracing = Tracing("digits", os.environ)
+        for record in records(FIRST, LOSS, reformed(0), reformed(2)):
+            tracing.told(record)
+        tracing.close()
+        server.shutdown()
+        ((path, body),) = server.posted  # type: ignore[attr-defined]
+    assert path == "/v1/traces"
+    request = ExportTraceServiceRequest.FromString(gunzipped(body))
+    names = [span.name for r in request.resource_spans for scope in r.scope_spans for span in scope.spans]
+    assert names.count("first step") == 2 and "re-form 2" in names
+
+
+def gunzipped(body: bytes) -> bytes:
+    return gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
 
 
 def test_without_a_collector_nothing_is_imported_or_sent():

@@ -40,7 +40,8 @@ def perform(turn: Turn, work: Ring, action: membership.Action) -> None:
             turn.tell(events.RingPlanned(plan.generation, workers, abort, reason, cause.value))
             turn.move(Phase.TRAINING)
             reasons = {**work.reasons, plan.generation: reason}
-            turn.change(work=replace(work, reasons=reasons, seated=workers, cause=cause))
+            causes = {**work.causes, plan.generation: cause}
+            turn.change(work=replace(work, reasons=reasons, causes=causes, seated=workers))
             turn.send_all(protocol.NewPlan(plan, abort, reason))
         case membership.Abort(generation, uids, reason):
             workers = tuple(turn.state.ids.get(uid, events.NOBODY) for uid in uids)

@@ -119,8 +119,8 @@ class Ring:
     """Why each generation was planned."""
     seated: tuple[int, ...] = ()
     """The workers of the last plan, in rank order."""
-    cause: ReformCause = ReformCause.FIRST
-    """Why that one was made, for people who count."""
+    causes: Mapping[int, ReformCause] = field(default_factory=dict)
+    """The same as the reasons, for people who count."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ def connected(turn: Turn, hello: protocol.Hello) -> None:
 def heard(turn: Turn, worker_id: int, pulse: protocol.Pulse) -> None:
     if pulse.ledger:
         state = turn.state
-        seen = goodput.heard(state.goodput, worker_id, pulse.ledger, turn.now, _witness(state))
+        witness = _witness(state, pulse.generation)
+        seen = goodput.heard(state.goodput, worker_id, pulse.ledger, turn.now, witness)
         turn.change(goodput=seen)
 
 
@@ -45,8 +46,8 @@ def tick(turn: Turn) -> None:
     turn.change(goodput=seen)
 
 
-def _witness(state: JobState) -> Witness | None:
-    """The first in the ring who holds the model and is heard."""
+def _witness(state: JobState, generation: int) -> Witness | None:
+    """The first in the ring who holds the model and is heard; `generation`: of which it tells."""
     plan = ring.plan_of(state)
     if plan is None or not isinstance(state.work, Ring) or _without_witness(state) is not None:
         return None
@@ -55,7 +56,8 @@ def _witness(state: JobState) -> Witness | None:
     if not seats:
         return None
     redoes = state.progress.place.step < state.progress.redo_until
-    return Witness(seats[0].worker_id, state.work.cause, redoes)
+    cause = state.work.causes.get(generation, goodput.ReformCause.FIRST)
+    return Witness(seats[0].worker_id, cause, redoes)
 
 
 def _without_witness(state: JobState) -> Bucket | None:
