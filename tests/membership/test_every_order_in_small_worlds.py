@@ -51,6 +51,10 @@ def three_form_the_first_ring() -> World:
     return small_world(ready=3, steps=1)
 
 
+def two_form_the_first_ring() -> World:
+    return small_world(ready=2, steps=1)
+
+
 def two_train_while_one_prepares() -> World:
     return training(small_world(ready=2, preparing=1, steps=1))
 
@@ -153,6 +157,7 @@ def test_no_order_of_events_breaks_a_promise(begin: Callable[[], World], faults:
     ("begin", "faults", "situations"),
     [
         (two_train_and_both_are_the_minimum, (KILL_A, CUT_B), {CALLED_OFF}),
+        (two_form_the_first_ring, (CUT_A, RESTART), {CALLED_OFF}),
         (one_trains_alone, (CUT_A, WHILE), {AFTER_A_WHILE}),
         (one_trains_alone, (DRAIN_A, CUT_A, WHILE), {DESERTED}),
         (one_trains_while_one_prepares, (CUT_A, WHILE), {AFTER_A_WHILE}),
