@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Self
 
 from edl_allreduce.core import protocol
 from edl_allreduce.core.attendance import events as happens
@@ -37,7 +38,7 @@ class JobWorld(World):
     """A world whose master is the machine of a whole job. There are no verbs `launch` and `give up` here:
     the master starts workers and judges their silence itself."""
 
-    def __init__(self, options: JobOptions, *, steps: int = 2) -> None:
+    def __init__(self, options: JobOptions, *, steps: int = 2, lockstep: bool = False) -> None:
         self.job: JobState = begin(options, 1000.0)
         self.job_options = options
         self.exits: dict[str, Cause] = {}
@@ -45,9 +46,21 @@ class JobWorld(World):
         self.connections: dict[int, tuple[str, int]] = {}
         """By the master's number: the worker's uid, and its own number."""
         self.over = False
+        self.ends: set[Phase] = set()
+        """How jobs ended, this one or those that were made of it."""
         assert isinstance(self.job.work, Ring)
-        super().__init__(self.job.work.members.options, steps=steps)
+        super().__init__(self.job.work.members.options, steps=steps, lockstep=lockstep)
         self._pass(0.0)
+
+    def clone(self) -> Self:
+        other = super().clone()
+        other.exits = dict(self.exits)
+        other.connections = dict(self.connections)
+        return other
+
+    @property
+    def ended(self) -> bool:
+        return self.over
 
     # ---------------------------------------------------------------------------------------- commands
 
@@ -55,6 +68,17 @@ class JobWorld(World):
         """Somebody wants something of the job."""
         self._note("command", event)
         self._deliver(event)
+
+    def _do(self, verb: str, uid: str) -> None:
+        match verb:
+            case "scale":
+                self.command(inbox.Scale(int(uid)))
+            case "stop":
+                self.command(inbox.Stop("enough"))
+            case "kill all":
+                self.command(inbox.KillAll())
+            case _:
+                super()._do(verb, uid)
 
     # ------------------------------------------------------------------------------------- the master
 
@@ -104,6 +128,7 @@ class JobWorld(World):
                 self._deliver(inbox.LogRead(worker_id, "the end of its log"))
             case inbox.Over():
                 self.over = True
+                self.ends.add(self.job.phase)
 
     def _processes(self, worker_id: int) -> list[Worker]:
         return [
@@ -132,6 +157,9 @@ class JobWorld(World):
             case m.Lost(uid, text):
                 cause = self.exits.get(uid, Cause.DISRUPTED)
                 self._deliver(inbox.Ended(self.workers[uid].machine.seat.worker_id, cause, text))
+
+    def _tell_unheard(self, known: frozenset[int]) -> None:
+        """The job's machine finds out by itself."""
 
     def _link(self, uid: str, number: int) -> int:
         """The master's number of this connection; 0 when it never heard of it."""
@@ -245,3 +273,22 @@ class JobWorld(World):
             assert job.stopping or "interrupted" in job.reason, f"{job.reason}\n{self.story}"
         elif job.reason != self.failure:
             assert "was lost before it was written" in job.reason, f"{job.reason}\n{self.story}"
+
+    # ------------------------------------------------------------------------------------ exploration
+
+    def key(self) -> object:
+        """As that of a world, with what the job knows beyond its ring."""
+        job = self.job
+        slots = tuple(
+            (i, slot.accepted, slot.proved, slot.draining, slot.evicted, slot.uid, slot.kill_at)
+            for i, slot in sorted(job.slots.items())
+        )
+        peers = tuple(
+            (uid, peer.link, peer.joined_at, self.now - peer.pulse.heard, self.now - peer.pulse.begun)
+            for uid, peer in sorted(job.peers.items())
+        )
+        known = (job.phase, job.stopping, job.failing, job.wanted, job.gone, job.ending, job.keeping.next_id)
+        lasting = tuple(w.machine.lasting for w in self.workers.values())
+        stops = tuple((w.machine.stop, w.machine.exports) for w in self.workers.values())
+        wires = tuple(self.connections.items())
+        return super().key(), known, slots, peers, wires, lasting, stops, self.over, tuple(self.exits.items())

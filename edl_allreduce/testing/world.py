@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 from edl_allreduce.core import protocol
 from edl_allreduce.core.attendance import events as happens
@@ -127,7 +127,8 @@ class Course:
 Action = tuple[str, str]
 """A verb and a worker's uid (or "" for the master)."""
 
-TICKS = {"tick": 1.1, "long tick": 61.0, "very long tick": 700.0}
+TICKS = {"tick": 1.1, "while": 15.0, "long tick": 61.0, "very long tick": 700.0}
+"""A while is longer than a silent worker is taken for a living one, and shorter than one trains on alone."""
 COLLECTIVE_SECONDS = 30.0
 """After so long a connection to a silent peer fails."""
 LATE_SECONDS = 15.0
@@ -164,10 +165,12 @@ class World:
         """Since when workers cannot be heard."""
         self.unnoticed: tuple[m.Away | m.Lost, ...] = ()
         """Ends of connections and processes that the master has yet to notice, in any order."""
+        self.visited: set[str] = set()
+        """Rare situations that came up, in this world or in one that was made of it."""
         self._story: tuple[Any, tuple[object, ...]] | None = None
 
-    def clone(self) -> World:
-        other = World.__new__(World)
+    def clone(self) -> Self:
+        other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.workers = dict(self.workers)
         other.courses = dict(self.courses)
@@ -187,6 +190,11 @@ class World:
             at, words = at
             lines.append(" ".join(map(str, words)))
         return "\n".join(reversed(lines))
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing that happens now matters any more."""
+        return self.finished is not None
 
     # --------------------------------------------------------------------------------------- actions
 
@@ -243,6 +251,7 @@ class World:
             end = self.unnoticed[int(uid)]
             self.unnoticed = tuple(e for place, e in enumerate(self.unnoticed) if place != int(uid))
             self._tell(end)
+            self._tell_unheard(self.state.unheard)
         elif verb == "launch":
             self._launch()
         elif verb == "restart":
@@ -359,6 +368,8 @@ class World:
             if w.connecting is not None and seconds >= COLLECTIVE_SECONDS:
                 w = self._fail(w, w.connecting)
             w = self._happens(w, happens.Tick())
+            if queries.deserted(w.machine, self.now):
+                self.visited.add("a deserted worker")
             since = w.machine.lost_at
             if since is not None and self.now > since + w.machine.grace + LATE_SECONDS:
                 self._die(w)
@@ -380,6 +391,13 @@ class World:
         self.unnoticed = ()
         for w in self.workers.values():
             self._put(self._cut(w))
+        self._tell_unheard(frozenset(w.machine.seat.worker_id for w in self.workers.values()))
+
+    def _tell_unheard(self, known: frozenset[int]) -> None:
+        """Where a master starts workers, the cluster says which of those of an earlier one live."""
+        dead = {w.machine.seat.worker_id for w in self.workers.values() if w.life is Life.DEAD}
+        if self.options.wanted and known - dead != self.state.unheard:
+            self._tell(m.Unheard(known - dead))
 
     def _cut(self, w: Worker) -> Worker:
         """Without its wire, and without all that was on the way; what it says now is lost."""
@@ -406,6 +424,7 @@ class World:
                 self._put(w)
                 self._tell(message)
             case protocol.Hello():
+                self._visit(w, message)
                 self._put(replace(w, attended=True))
                 self.silent_since.pop(w.uid, None)
                 self._hears_hello(w, message)
@@ -418,6 +437,14 @@ class World:
             case _:
                 self._put(w)
                 self._hears(w, message)
+
+    def _visit(self, w: Worker, hello: protocol.Hello) -> None:
+        """Remember which rare situations this hello is said in."""
+        plan, gone_for = hello.plan, self.now - self.silent_since.get(w.uid, self.now)
+        if plan is not None and queries.doomed(w.machine, plan.generation):
+            self.visited.add("a hello with a plan that was called off and not given up")
+        if gone_for > self.options.deadlines.silent:
+            self.visited.add("a hello after a while")
 
     def _do_read(self, w: Worker) -> None:
         self._happens(replace(w, inbox=w.inbox[1:]), happens.Heard(w.inbox[0]))
@@ -596,9 +623,7 @@ class World:
         if holders:
             return max(holders, key=lambda w: w.step).uid
         waiting = [
-            w.uid
-            for w in self.workers.values()
-            if w.uid in self.state.members and self._could_go_on(w)
+            w.uid for w in self.workers.values() if w.uid in self.state.members and self._could_go_on(w)
         ]
         waiting = [] if plan.generation in self.inherited else waiting
         assert not waiting, f"training begins anew in {_ids(plan)} although {waiting} still holds the model"
@@ -679,8 +704,9 @@ class World:
         for uid in waiting - seated:
             assert known[uid].draining, f"{uid} is ready and was left out"
         assert all(known[uid].away is None for uid in seated), "who cannot hear of a plan is not part of it"
-        if not publish.abort:
-            assert before.plan is not None, "a ring that was just taken over goes on as it is"
+        taken_over = not publish.abort and before.plan is None
+        assert not taken_over or self.now >= before.options.recover_until, "it goes on as it is for a while"
+        if not publish.abort and before.plan is not None:
             old = {seat.uid for seat in before.plan.members}
             assert old != seated, "a needless plan"
             told = getattr(event, "uid", "")
@@ -846,6 +872,7 @@ def _master_key(state: State, now: float) -> object:
         state.moved,
         state.stalls,
         state.finished,
+        state.unheard,
         max(0.0, state.options.recover_until - now),
     )
 

@@ -382,7 +382,8 @@ def test_whoever_is_turned_out_with_the_model_gets_time_to_keep_what_it_has():
     scene.until(lambda: scene.told("evict"))
     assert inbox.Terminate(1) in scene.effects and inbox.Kill(1) not in scene.effects
     ring = scene.state.work
-    assert isinstance(ring, Ring) and [m.seat.worker_id for m in ring.members.alive()] == [0], "not waited for"
+    assert isinstance(ring, Ring)
+    assert [m.seat.worker_id for m in ring.members.alive()] == [0], "it is not waited for"
     scene.wait(OPTIONS.deadlines.failure_detection - 1)
     assert inbox.Kill(1) not in scene.effects and 1 in scene.alive
     scene.wait(2)
@@ -611,7 +612,7 @@ def test_a_worker_whose_task_another_one_got_meanwhile_has_one_lease_at_a_time()
     for number in (0, 1):
         scene.actors[number].script.prepares = True
     scene.prepare(0).cut(0).prepare(1)  # worker 1 gets what worker 0 works on
-    assert [m for m in scene.actors[1].heard if isinstance(m, protocol.DoTask)][0].attempt == 2
+    assert next(m for m in scene.actors[1].heard if isinstance(m, protocol.DoTask)).attempt == 2
     scene.connect(0).thaw(0).thaw(1)  # the scene checks that nobody has two
     assert scene.phase is Phase.SUCCEEDED
     assert scene.told("evaluation") == ["Evaluation metrics[step=0]: {'total': 4}"]

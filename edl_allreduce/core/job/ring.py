@@ -57,9 +57,9 @@ def settle(turn: Turn, work: Ring) -> None:
     state, text = turn.state, work.members.waiting_for
     if text != state.waiting.text:
         turn.change(waiting=Waiting(text, turn.now, state.waiting.told))
-    if state.stopping and state.phase is not Phase.FINISHING and not has_model(state):
-        if not work.members.may_report(turn.now):  # nobody is left who could make a last step
-            turn.end(Phase.STOPPED, state.stopping)
+    lost = not has_model(state) and not work.members.may_report(turn.now)
+    if state.stopping and state.phase is not Phase.FINISHING and lost:
+        turn.end(Phase.STOPPED, state.stopping)  # nobody is left who could make a last step
     ring = work.members.alive()
     trains = any(m.joined for m in ring)
     if turn.state.phase in (Phase.TRAINING, Phase.WAITING):

@@ -414,7 +414,8 @@ def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     holders = any(m.has_state for m in ready)
     if state.may_report(now) and not holders:
         silent = ", ".join(map(str, sorted(state.unheard)))
-        return _wait(state, f"worker {silent} of an earlier master lives and may hold the model")
+        who = f"worker {silent} of an earlier master lives and" if silent else "a ring of an earlier master"
+        return _wait(state, f"{who} may hold the model")
     cut_off = [m for m in state.members.values() if m.away is not None and m.has_state]
     if cut_off and not holders:
         return _wait(state, f"worker {_ids(cut_off)} holds the model and has lost its connection")

@@ -128,9 +128,14 @@ class State:
     finished: bool = False
 
     def may_report(self, now: float) -> bool:
-        """Whether workers of an earlier master may yet say that they hold the model."""
-        until = self.options.recover_until
-        return now < until or (bool(self.unheard) and now < until + self.options.deadlines.reunion)
+        """Whether workers of an earlier master may yet say that they hold the model.
+
+        Where people start workers nobody knows who lives: there was a ring if anybody heard of a generation.
+        """
+        options = self.options
+        by_hand = options.wanted == 0 and options.recover_until > 0
+        awaited = bool(self.unheard) or (by_hand and self.generation > 0 and not self.leads)
+        return now < options.recover_until + (options.deadlines.reunion if awaited else 0.0)
 
     def alive(self) -> list[Member]:
         """Members of the current plan that still live and are part of it, in rank order."""
