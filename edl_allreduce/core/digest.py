@@ -11,6 +11,8 @@ from edl_allreduce.core.status import EventRecord
 
 BARS = "▁▂▃▄▅▆▇█"
 MOST_POINTS = 60
+STEEP = 20
+"""Of a curve: with so many times between its ends it is drawn on a logarithmic scale."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,14 @@ class Curve:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """A curve in one row of characters, at most so wide: the newest value is the last."""
+    """A curve in one row of characters, at most so wide, the newest value last."""
     known = [value for value in values if math.isfinite(value)]
     if len(known) < 2 or width < 2:
         return ""
     count = min(width, len(known))
     shown = [known[round(number * (len(known) - 1) / (count - 1))] for number in range(count)]
+    if min(shown) > 0 and max(shown) > STEEP * min(shown):  # else all but the first would lie flat
+        shown = [math.log(value) for value in shown]
     low, high = min(shown), max(shown)
     if high == low:
         return BARS[0] * count
