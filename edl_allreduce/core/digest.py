@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from edl_allreduce.core import events
 from edl_allreduce.core.status import EventRecord
@@ -23,6 +24,8 @@ class Line:
     """Of the first that it is about."""
     kind: str
     text: str
+    event: dict[str, Any] = field(default_factory=dict)
+    """The facts of the first."""
 
 
 def digest(records: Iterable[EventRecord]) -> list[Line]:
@@ -61,10 +64,10 @@ def _theme(record: EventRecord) -> tuple[object, ...]:
 def _together(group: Sequence[EventRecord]) -> Line:
     first = group[0]
     if len(group) == 1:
-        return Line(first.wall, first.kind, first.text)
+        return Line(first.wall, first.kind, first.text, first.event)
     ids = [record.event["worker_id"] for record in group if "worker_id" in record.event]
     if len(ids) != len(group) or events.NOBODY in ids:
-        return Line(first.wall, first.kind, f"{first.text} ({len(group)} times)")
+        return Line(first.wall, first.kind, f"{first.text} ({len(group)} times)", first.event)
     workers = f"workers {', '.join(str(i) for i in sorted(set(ids)))}"
     last = events.from_data(max(group, key=_pause).event)
     match last:
@@ -81,7 +84,7 @@ def _together(group: Sequence[EventRecord]) -> Line:
         case _:
             said = first.text.removeprefix(f"worker {ids[0]}").lstrip(": ")
             text = f"{workers}: {said}"
-    return Line(first.wall, first.kind, text)
+    return Line(first.wall, first.kind, text, first.event)
 
 
 def _pause(record: EventRecord) -> float:
