@@ -108,6 +108,8 @@ class Changes:
 
 
 Part = Lane | Span | Pause | RingSize
+MOST_PARTS: Final = 50_000
+"""That are kept: one re-form of a hundred workers makes about two hundred of them."""
 IN_A_RING: Final = frozenset({Doing.TRAINING, Doing.PAUSED, Doing.LEAVING})
 
 
@@ -115,6 +117,7 @@ IN_A_RING: Final = frozenset({Doing.TRAINING, Doing.PAUSED, Doing.LEAVING})
 class Timeline:
     """Grows with every event."""
 
+    most: int = MOST_PARTS
     _parts: dict[tuple[object, ...], tuple[int, Part]] = field(default_factory=dict)
     """By what they are called, with the event that changed them last; those that changed last stand last."""
     _open: dict[int, Span] = field(default_factory=dict)
@@ -252,6 +255,16 @@ class Timeline:
     def _keep(self, name: tuple[object, ...], part: Part) -> None:
         self._parts.pop(name, None)
         self._parts[name] = (self._serial, part)
+        for _ in range(len(self._parts) - self.most):
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """What a living worker does, and that it lives, is known as long as it lives."""
+        name = next(iter(self._parts))
+        part = self._parts.pop(name)[1]
+        living = isinstance(part, Lane | Span) and part.end is None and part.worker_id in self._open
+        if living:
+            self._parts[name] = (self._serial, part)
 
     def _put(self, span: Span) -> None:
         self._keep(("span", span.worker_id, span.number), span)

@@ -44,7 +44,7 @@ from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
 from edl_allreduce.master.tracing import Tracing
-from edl_allreduce.master.web.feed import Feed
+from edl_allreduce.master.web.feed import Feed, in_common
 from edl_allreduce.master.web.guard import page_token
 from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.reading import UNDECODABLE, small_file
@@ -139,7 +139,9 @@ class ClusterMaster:
             options = dataclasses.replace(options, recover_until=until)
         self.history = PodHistory(Path(STATE_DIRECTORY), goes_on=before is not None)
         self.feed = Feed(
-            lambda: dataclasses.replace(self.job.status(), flags=self._flags), history=self.history.known
+            lambda: dataclasses.replace(self.job.status(), flags=self._flags),
+            history=self.history.known,
+            about=lambda: in_common(self.job.state.course),
         )
         self.recorder = self._recorder()
         self.tracing = Tracing(self.spec.job_name, self._environ)

@@ -23,7 +23,6 @@ from edl_allreduce.cluster.pinned import pin
 from edl_allreduce.cluster.processes import process_ticks, workers_of
 from edl_allreduce.cluster.registry import LOGS, MASTER_LOG, LocalJobFiles, newest_checkpoint
 from edl_allreduce.contract import EXIT_FAILED, EXIT_INTERRUPTED, JOB_TOKEN, MASTER_MARK
-from edl_allreduce.core.course import DIGEST
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import JobOptions, Result
@@ -38,7 +37,7 @@ from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
 from edl_allreduce.master.tracing import Tracing
 from edl_allreduce.master.web.bundle import report_page
-from edl_allreduce.master.web.feed import Feed, encode
+from edl_allreduce.master.web.feed import Feed, encode, in_common
 from edl_allreduce.master.web.guard import page_token, page_url
 from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.rpc.server import MasterServer
@@ -153,7 +152,7 @@ class LocalJob:
         cluster = self._cluster()
 
         known = self._files.events() if self._earlier is not None else []
-        self.feed = Feed(self._seen, history=known, about=self._about)
+        self.feed = Feed(self._seen, history=known, about=lambda: in_common(self.job.state.course))
         tracing = Tracing(spec.job_name, os.environ)
         metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
         for record in known:
@@ -241,11 +240,6 @@ class LocalJob:
             self.report = str(path)
         except OSError as error:
             self.trouble = self.trouble or f"--report={path} cannot be written: {error.strerror}"
-
-    def _about(self) -> dict[str, str]:
-        """What all workers have in common, as far as it says something to people."""
-        course = self.job.state.course or {}
-        return {name: value for name, value in course.items() if not value.startswith(DIGEST)}
 
     def _keep(self, write: Callable[[], object]) -> None:
         """A full disk or a directory that somebody deleted must not end a healthy job."""

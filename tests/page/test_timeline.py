@@ -132,3 +132,13 @@ def test_a_played_job_with_a_death_becomes_a_timeline():
     assert {lane.worker_id for lane in made.since(0).lanes} == {0, 1, 2}
     assert spans(made, 1)[-1][2] is not None
     assert [size.size for size in made.since(0).ring][-3:] == [2, 1, 2]
+
+
+def test_a_job_that_never_ends_is_remembered_in_part_and_the_living_are_not_forgotten():
+    made = Timeline(most=200)
+    for one in long_history(workers=4, count=3000):
+        made.add(one)
+    kept = made.since(0)
+    assert len(kept.lanes) + len(kept.spans) + len(kept.pauses) + len(kept.ring) <= 210, "or a few more"
+    living = {lane.worker_id for lane in kept.lanes if lane.end is None}
+    assert {span.worker_id for span in kept.spans if span.end is None} == living and len(living) == 4

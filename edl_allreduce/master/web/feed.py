@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from edl_allreduce.clock import SYSTEM, Clock
+from edl_allreduce.core.course import DIGEST, Course
 from edl_allreduce.core.series import Sample, Series, sample
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.core.timeline import Lane, Pause, RingSize, Span, Timeline
@@ -150,6 +151,11 @@ class Feed:
 def without_values(flag: str) -> str:
     """Variables of the environment may be secrets, and reports are shown to others."""
     return "--envs=(not shown)" if flag.startswith("--envs=") else flag
+
+
+def in_common(course: Course | None) -> dict[str, str]:
+    """What all workers of a job share, as far as it says something to people."""
+    return {name: value for name, value in (course or {}).items() if not value.startswith(DIGEST)}
 
 
 def versions() -> dict[str, str]:

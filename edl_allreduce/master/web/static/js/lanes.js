@@ -1,7 +1,7 @@
 // The job over time on one canvas: size of the ring, a mark per event, a lane per worker.
 
 import { GUTTER } from "./charts.js";
-import { colour, el } from "./dom.js";
+import { colour, el, setText } from "./dom.js";
 import { meaning } from "./job.js";
 import { clock, duration, many } from "./words.js";
 
@@ -9,6 +9,7 @@ const RING_HEIGHT = 56;
 const MARKS_HEIGHT = 18;
 const AXIS_HEIGHT = 20;
 const NEAR = 4;
+const MOST_LANES = 96;
 const DOING = ["starting", "ready", "training", "paused", "leaving"];
 const MEANINGS = ["note", "change", "gain", "loss"];
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
@@ -19,6 +20,7 @@ export class Lanes {
     this.choose = choose;
     this.canvas = el("canvas", { role: "img", class: "lanes" });
     this.tip = el("div", { class: "tip", hidden: true });
+    this.more = el("li", {});
     const items = [
       ...DOING.map((name) => el("li", {}, el("i", { class: `dot fill-${name}` }), name)),
       ...["loss", "gain", "change"].map((name) =>
@@ -29,7 +31,7 @@ export class Lanes {
       "div",
       { class: "timeline" },
       el("div", { class: "stage" }, this.canvas, this.tip),
-      el("ul", { class: "legend", "aria-label": "Colours" }, ...items),
+      el("ul", { class: "legend", "aria-label": "Colours" }, ...items, this.more),
     );
     this.drag = null;
     this.canvas.addEventListener("pointermove", (event) => this.moved(event));
@@ -64,8 +66,18 @@ export class Lanes {
     return this.range[0] + ((x - GUTTER) / (this.width - GUTTER - 8)) * (this.range[1] - this.range[0]);
   }
 
+  // Those who lived in this time; where they are too many, the living and who ended last.
+  chosen() {
+    const [from, to] = this.range;
+    const here = this.job.workers.filter((lane) => lane.begin <= to && (lane.end ?? to) >= from);
+    if (here.length <= MOST_LANES) return here;
+    const ended = (lane) => lane.end ?? Infinity;
+    const last = [...here].sort((a, b) => (ended(a) < ended(b) ? 1 : -1)).slice(0, MOST_LANES);
+    return last.sort((a, b) => a.worker_id - b.worker_id);
+  }
+
   get laneHeight() {
-    const lanes = this.job.lanes.size;
+    const lanes = this.shown.length;
     return lanes <= 12 ? 20 : lanes <= 32 ? 14 : 9;
   }
 
@@ -76,9 +88,11 @@ export class Lanes {
   // ----------------------------------------------------------------------------------------- drawing
 
   draw() {
+    this.shown = this.chosen();
+    setText(this.more, this.shown.length < this.job.lanes.size ? `${this.shown.length} of ${many(this.job.lanes.size, "worker")} shown` : "");
     const ratio = devicePixelRatio || 1;
     this.width = Math.max(160, this.element.clientWidth);
-    const height = this.lanesTop + this.job.lanes.size * this.laneHeight + AXIS_HEIGHT;
+    const height = this.lanesTop + this.shown.length * this.laneHeight + AXIS_HEIGHT;
     if (this.canvas.width !== Math.round(this.width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
       this.canvas.width = Math.round(this.width * ratio);
       this.canvas.height = Math.round(height * ratio);
@@ -120,7 +134,7 @@ export class Lanes {
   }
 
   get largest() {
-    return Math.max(1, this.job.status.wanted, ...this.job.ring.map((size) => size.size));
+    return this.job.ring.reduce((most, size) => Math.max(most, size.size), Math.max(1, this.job.status.wanted));
   }
 
   drawRing(pen) {
@@ -166,7 +180,7 @@ export class Lanes {
   drawLanes(pen) {
     const high = this.laneHeight - (this.laneHeight > 10 ? 4 : 2);
     const byDoing = new Map(DOING.map((name) => [name, []]));
-    this.job.workers.forEach((lane, at) => {
+    this.shown.forEach((lane, at) => {
       for (const span of this.job.spans.get(lane.worker_id) ?? []) {
         if (span) byDoing.get(span.doing)?.push([span, at]);
       }
@@ -190,7 +204,7 @@ export class Lanes {
     pen.fillText("events", GUTTER - 8, RING_HEIGHT + MARKS_HEIGHT - 6);
     const every = this.laneHeight >= 12 ? 1 : 4;
     const half = this.laneHeight / 2 - (this.laneHeight > 10 ? 2 : 1);
-    this.job.workers.forEach((lane, at) => {
+    this.shown.forEach((lane, at) => {
       if (at % every === 0) {
         pen.fillText(String(lane.worker_id), GUTTER - 8, this.lanesTop + at * this.laneHeight + half);
       }
@@ -209,7 +223,7 @@ export class Lanes {
   }
 
   lane(y) {
-    return this.job.workers[Math.floor((y - this.lanesTop) / this.laneHeight)];
+    return this.shown[Math.floor((y - this.lanesTop) / this.laneHeight)];
   }
 
   under(x, y) {

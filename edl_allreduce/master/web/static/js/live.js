@@ -30,17 +30,14 @@ export class Live {
   // Every update until the job is over; `connection` hears how it goes: live, lost, refused, over.
   async follow(since, onUpdate, connection) {
     for (;;) {
-      try {
-        const answer = await fetch(`/api/updates?since=${since()}`, { headers: this.headers });
-        if (answer.status === 401) return connection("refused");
-        if (!answer.ok) throw new Error(String(answer.status));
+      const answer = await fetch(`/api/updates?since=${since()}`, { headers: this.headers }).catch(() => null);
+      if (answer?.status === 401) return connection("refused");
+      if (answer?.ok) {
         connection("live");
         for await (const { kind, data } of messages(answer.body)) {
           if (kind === "end") return connection("over");
           onUpdate(JSON.parse(data));
         }
-      } catch (error) {
-        if (!(error instanceof TypeError || error instanceof Error)) throw error;
       }
       connection("lost");
       await new Promise((resolve) => setTimeout(resolve, AGAIN_MILLISECONDS));
@@ -53,10 +50,10 @@ async function* messages(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let text = [];
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(() => ({ done: true }));
     if (done) return;
     text.push(value);
-    if (!value.includes("\n\n") && !(value.startsWith("\n"))) continue;
+    if (!value.includes("\n\n") && !value.startsWith("\n")) continue;
     const parts = text.join("").split("\n\n");
     text = [parts.pop()];
     for (const one of parts) {

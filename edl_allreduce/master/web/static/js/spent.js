@@ -90,7 +90,8 @@ export class Pauses {
     this.more.hidden = pauses.length <= this.limit;
     this.more.textContent = `Show all ${count(pauses.length)}`;
     const wanted = pauses.slice(0, this.limit);
-    const rows = wanted.map((pause) => this.row(pause, Math.max(...pauses.map((one) => one.seconds))));
+    const longest = pauses.reduce((most, one) => Math.max(most, one.seconds), 0);
+    const rows = wanted.map((pause) => this.row(pause, longest));
     if (rows.length !== this.list.children.length || rows.some((row, at) => this.list.children[at] !== row)) {
       this.list.replaceChildren(...rows);
     }
@@ -98,9 +99,8 @@ export class Pauses {
 
   // A row that somebody opened stays open: it is made anew only when what it tells has changed.
   row(pause, longest) {
-    const told = JSON.stringify([pause, longest]);
     const before = this.known.get(pause.generation);
-    if (before && before.told === told) return before.element;
+    if (before?.pause === pause && before.longest === longest) return before.element;
     const slowest = pause.survivors.reduce((a, b) => (total(a) > total(b) ? a : b));
     const bar = stackedBar(parts(slowest), words(slowest));
     bar.style.width = `${Math.max(2, (100 * pause.seconds) / longest)}%`;
@@ -122,7 +122,7 @@ export class Pauses {
     element.addEventListener("toggle", open);
     element.open = before?.element.open ?? false;
     open();
-    this.known.set(pause.generation, { told, element });
+    this.known.set(pause.generation, { pause, longest, element });
     return element;
   }
 }
