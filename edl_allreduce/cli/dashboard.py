@@ -45,6 +45,9 @@ def main(argv: list[str]) -> int:
 def _page_of(job: KnownJob) -> tuple[str, str]:
     from edl_allreduce.master.web.guard import page_token, page_url
 
+    if job.running() is None and job.result() is not None:
+        kept = f"`elasticdl report {job.named}` has what it showed"
+        raise JobFailed(f"job {job.name} is over, and its page with it; {kept}.")
     token, address = running_address(job).token, job.page()
     if not address:
         raise JobFailed(f"job {job.name} has no page; it was started with --dashboard_port=off.")

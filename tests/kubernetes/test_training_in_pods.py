@@ -27,7 +27,7 @@ def test_the_gke_guide_from_top_to_bottom(job, cluster, namespace):
     with urllib.request.urlopen(page.path.read_text().partition("#")[0]) as answer:
         assert b"<!doctype html>" in answer.read()
     shown = json.loads(job.elasticdl("report", *job.named, "--format=json").stdout)
-    assert [lane["worker_id"] for lane in shown["lanes"]] == [0, 1, 2, 3] and shown["samples"]
+    assert {lane["worker_id"] for lane in shown["lanes"]} == {0, 1, 2, 3} and shown["samples"]
     assert cluster.pod(namespace, job.master)["status"]["containerStatuses"][0]["ready"]
 
     cluster.kubectl("delete", "pod", "-n", namespace, job.pod(0), "--wait=false")

@@ -35,6 +35,7 @@ class Job:
     runs: bool = True
     kept: bytes = b""
     name: str = "digits"
+    named: str = "--job_name=digits"
     told: list[EventRecord] = field(default_factory=lambda: TOLD)
 
     def running(self) -> Address | None:
@@ -122,6 +123,11 @@ def test_a_worker_is_drained_by_its_number(known, capsys, monkeypatch):
 def test_a_job_without_a_page_says_so(known):
     known(Job())
     with pytest.raises(JobFailed, match="--dashboard_port=off"):
+        dashboard.main([])
+    known(Job(runs=False))
+    with pytest.raises(
+        JobFailed, match="is over, and its page with it; `elasticdl report --job_name=digits`"
+    ):
         dashboard.main([])
 
 

@@ -22,6 +22,8 @@ CHATTER: Final = (
 )
 """What TensorFlow says at each import, whatever level of its log one asks for. It tells nobody anything."""
 
+LAST_LINES_SECONDS: Final = 1.0
+
 WITHOUT_TILES: Final = "AVX512_CORE_FP16"
 """The most that oneDNN then uses: everything but the tile registers (AMX)."""
 
@@ -86,4 +88,5 @@ def without_chatter() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(before, 2)
         os.close(before)
-        between.wait()
+        with suppress(subprocess.TimeoutExpired):  # somebody who was started meanwhile may hold the other end
+            between.wait(LAST_LINES_SECONDS)
