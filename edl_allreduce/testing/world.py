@@ -526,6 +526,7 @@ class World:
         if w.step >= self.steps or course.stop:
             self._finish(w)
         elif w.step == course.boundary:
+            self.visited.add("a voted boundary")
             self._happens(replace(w, doing=Doing.IDLE), happens.HasLeft(w.step))
         else:
             self._put(w)

@@ -104,6 +104,7 @@ WHILE, LATE, VERY_LATE = ("while", ""), ("long tick", ""), ("very long tick", ""
 CALLED_OFF = "a hello with a plan that was called off and not given up"
 AFTER_A_WHILE = "a hello after a while"
 DESERTED = "a deserted worker"
+BOUNDARY = "a voted boundary"
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,7 @@ def test_no_order_of_events_breaks_a_promise(begin: Callable[[], World], faults:
     ("begin", "faults", "situations"),
     [
         (two_train_and_both_are_the_minimum, (KILL_A, CUT_B), {CALLED_OFF}),
+        (one_trains_long_enough_to_vote_while_one_prepares, (), {BOUNDARY}),
         (two_form_the_first_ring, (CUT_A, RESTART), {CALLED_OFF}),
         (one_trains_alone, (CUT_A, WHILE), {AFTER_A_WHILE}),
         (one_trains_alone, (DRAIN_A, CUT_A, WHILE), {DESERTED}),
