@@ -8,6 +8,7 @@ import pytest
 
 from edl_allreduce.spec.resource import path
 from kubelab import eventually
+from kubelab.errors import ApiError
 from tests.controller.process import ROOT, RunningController, allow
 from tests.kubernetes.training import TrainingJob
 
@@ -16,10 +17,19 @@ pytestmark = [pytest.mark.cluster, pytest.mark.training, pytest.mark.timeout(900
 CRD = ROOT / "manifests" / "crd" / "trainingjob.yaml"
 
 
+def served(cluster) -> bool:
+    try:
+        cluster.api.get(path())
+    except ApiError as error:
+        assert error.status in (404, 429, 503), error
+        return False
+    return True
+
+
 @pytest.fixture
 def controller(cluster, tmp_path) -> Iterator[RunningController]:
     cluster.kubectl("apply", "--server-side", "-f", str(CRD))
-    cluster.kubectl("wait", "--for=condition=Established", "crd/trainingjobs.elasticdl.org")
+    eventually(lambda: served(cluster), "TrainingJobs are served", 60)
     running = RunningController(allow(cluster, tmp_path), "controller")
     running.says("leads in term")
     yield running

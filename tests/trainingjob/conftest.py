@@ -21,7 +21,6 @@ def training_jobs(_hollow_cluster) -> Iterator[None]:
     """Gone again at the end: where it is installed `elasticdl train` submits TrainingJobs."""
     cluster = _hollow_cluster
     cluster.kubectl("apply", "--server-side", "--validate=strict", "-f", str(FILE))
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=60s")
     eventually(lambda: _served(cluster), "TrainingJobs are served", 60)
     yield
     cluster.api.delete(PATH)
