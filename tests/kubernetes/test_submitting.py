@@ -18,7 +18,7 @@ from tests.kubernetes.conftest import cluster_for, spec_for, until
 pytestmark = pytest.mark.controlplane
 
 RBAC = Path(__file__).resolve().parents[2] / "manifests" / "elasticdl-rbac.yaml"
-KINDS = "pods,services,secrets,configmaps"
+KINDS = "pods,services,secrets,configmaps,networkpolicies"
 
 
 @pytest.fixture
@@ -37,8 +37,11 @@ def objects(controlplane, namespace):
 def test_a_job_is_a_pod_that_owns_its_secret_and_service(controlplane, allowed, capsys):
     assert submit(spec_for(allowed)) == 0
     assert objects(controlplane, allowed) == [
-        "pod/elasticdl-job-master", "secret/elasticdl-job", "service/elasticdl-job-master",
-    ]  # fmt: skip
+        "networkpolicy.networking.k8s.io/elasticdl-job",
+        "pod/elasticdl-job-master",
+        "secret/elasticdl-job",
+        "service/elasticdl-job-master",
+    ]
     assert "elasticdl-job-master" in capsys.readouterr().out
     controlplane.kubectl("delete", "pod", "-n", allowed, "elasticdl-job-master", "--wait=false")
     eventually(lambda: not objects(controlplane, allowed), "deleting the master removes all", 60)
@@ -104,8 +107,33 @@ def account(controlplane, allowed, connect, tmp_path):
 
 def test_a_user_without_rights_is_told_so(controlplane, allowed, connect, tmp_path):
     account(controlplane, allowed, connect, tmp_path)
-    with pytest.raises(ClusterError, match="you are not allowed to create secrets, create services"):
+    with pytest.raises(ClusterError, match="you are not allowed to create services"):
         submit(spec_for(allowed))
+
+
+@pytest.mark.parametrize(
+    ("account", "verb", "kind", "answer"),
+    [
+        ("default", "create", "pods", False),
+        ("default", "list", "pods", False),
+        ("elasticdl", "create", "pods", True),
+        ("elasticdl", "get", "secrets", False),
+        ("elasticdl-static", "list", "pods", True),
+        ("elasticdl-static", "create", "pods", False),
+        ("elasticdl-static", "get", "secrets", False),
+    ],
+)
+def test_rights_belong_to_accounts_of_their_own(controlplane, allowed, account, verb, kind, answer):
+    """Every pod of the namespace has the default account, whatever runs in it."""
+    review = {
+        "spec": {
+            "user": f"system:serviceaccount:{allowed}:{account}",
+            "resourceAttributes": {"namespace": allowed, "verb": verb, "resource": kind},
+        }
+    }
+    path = f"/apis/authorization.k8s.io/v1/namespaces/{allowed}/localsubjectaccessreviews"
+    review = {"metadata": {"namespace": allowed}, **review}
+    assert bool(controlplane.api.create(path, review)["status"].get("allowed")) is answer
 
 
 def test_nothing_is_left_when_the_server_fails_half_way(controlplane, allowed, connect):
