@@ -62,9 +62,6 @@ class WorkerStream:
         """Say everything that was sent, then end the stream."""
         self._outbox.put(None)
 
-    def cancel(self) -> None:
-        self._call.cancel()
-
     def __iter__(self) -> Iterator[protocol.FromMaster]:
         try:
             for answer in self._call:
@@ -78,7 +75,9 @@ class WorkerStream:
             if OTHER_KEY in str(error.details()):
                 # Maybe somebody took the port of a master that comes back: no reason to end.
                 log.warning("whoever answers at %s is not the master: %s", self._address, REFUSED)
+            log.info("the connection to the master ended: %s, %s", status.name.lower(), error.details())
         finally:
+            self._outbox.put(None)  # a thread of gRPC waits there for the next message
             self._channel.close()
 
 
