@@ -166,7 +166,7 @@ def test_the_manifests_can_be_written_instead_and_applied_by_hand(controlplane, 
     assert objects(controlplane, allowed) == []
     assert file.stat().st_mode & 0o077 == 0, "it holds the job's secrets"
     controlplane.kubectl("apply", "--server-side", "--validate=strict", "-f", str(file))
-    assert len(objects(controlplane, allowed)) == 3
+    assert len(objects(controlplane, allowed)) == 4
     assert names.master_name("job") in file.read_text()
 
 
@@ -182,9 +182,8 @@ def test_a_job_from_a_file_leaves_nothing_behind(controlplane, allowed, connect,
 
     async def scenario():
         await cluster.start()
-        await until(
-            lambda: all(map(owned, ("secret/elasticdl-job", "service/elasticdl-job-master"))), "adopted"
-        )
+        own = ("secret/elasticdl-job", "service/elasticdl-job-master", "networkpolicy/elasticdl-job")
+        await until(lambda: all(map(owned, own)), "adopted")
         await cluster.close()
 
     def owned(name: str) -> str:
@@ -203,9 +202,14 @@ def test_what_a_job_from_a_file_left_does_not_block_the_next(controlplane, allow
     controlplane.kubectl(
         "delete", "pod", "-n", allowed, "elasticdl-job-master", "--grace-period=0", "--force"
     )
-    assert objects(controlplane, allowed) == ["secret/elasticdl-job", "service/elasticdl-job-master"]
+    left = objects(controlplane, allowed)
+    assert [name.partition("/")[0].partition(".")[0] for name in left] == [
+        "networkpolicy",
+        "secret",
+        "service",
+    ]
     assert submit(spec_for(allowed)) == 0
-    assert len(objects(controlplane, allowed)) == 3
+    assert len(objects(controlplane, allowed)) == 4
     controlplane.kubectl("delete", "pod", "-n", allowed, "elasticdl-job-master", "--wait=false")
     eventually(lambda: not objects(controlplane, allowed), "now the pod owns them", 60)
 
