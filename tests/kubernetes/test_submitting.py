@@ -18,7 +18,7 @@ from tests.kubernetes.conftest import cluster_for, spec_for, until
 pytestmark = pytest.mark.controlplane
 
 RBAC = Path(__file__).resolve().parents[2] / "manifests" / "elasticdl-rbac.yaml"
-KINDS = "pods,services,secrets,configmaps"
+KINDS = "pods,services,secrets,configmaps,networkpolicies"
 
 
 @pytest.fixture
@@ -37,8 +37,11 @@ def objects(controlplane, namespace):
 def test_a_job_is_a_pod_that_owns_its_secret_and_service(controlplane, allowed, capsys):
     assert submit(spec_for(allowed)) == 0
     assert objects(controlplane, allowed) == [
-        "pod/elasticdl-job-master", "secret/elasticdl-job", "service/elasticdl-job-master",
-    ]  # fmt: skip
+        "networkpolicy.networking.k8s.io/elasticdl-job",
+        "pod/elasticdl-job-master",
+        "secret/elasticdl-job",
+        "service/elasticdl-job-master",
+    ]
     assert "elasticdl-job-master" in capsys.readouterr().out
     controlplane.kubectl("delete", "pod", "-n", allowed, "elasticdl-job-master", "--wait=false")
     eventually(lambda: not objects(controlplane, allowed), "deleting the master removes all", 60)
@@ -104,8 +107,33 @@ def account(controlplane, allowed, connect, tmp_path):
 
 def test_a_user_without_rights_is_told_so(controlplane, allowed, connect, tmp_path):
     account(controlplane, allowed, connect, tmp_path)
-    with pytest.raises(ClusterError, match="you are not allowed to create secrets, create services"):
+    with pytest.raises(ClusterError, match="you are not allowed to create services"):
         submit(spec_for(allowed))
+
+
+@pytest.mark.parametrize(
+    ("account", "verb", "kind", "answer"),
+    [
+        ("default", "create", "pods", False),
+        ("default", "list", "pods", False),
+        ("elasticdl", "create", "pods", True),
+        ("elasticdl", "get", "secrets", False),
+        ("elasticdl-static", "list", "pods", True),
+        ("elasticdl-static", "create", "pods", False),
+        ("elasticdl-static", "get", "secrets", False),
+    ],
+)
+def test_rights_belong_to_accounts_of_their_own(controlplane, allowed, account, verb, kind, answer):
+    """Every pod of the namespace has the default account, whatever runs in it."""
+    review = {
+        "spec": {
+            "user": f"system:serviceaccount:{allowed}:{account}",
+            "resourceAttributes": {"namespace": allowed, "verb": verb, "resource": kind},
+        }
+    }
+    path = f"/apis/authorization.k8s.io/v1/namespaces/{allowed}/localsubjectaccessreviews"
+    review = {"metadata": {"namespace": allowed}, **review}
+    assert bool(controlplane.api.create(path, review)["status"].get("allowed")) is answer
 
 
 def test_nothing_is_left_when_the_server_fails_half_way(controlplane, allowed, connect):
@@ -138,7 +166,7 @@ def test_the_manifests_can_be_written_instead_and_applied_by_hand(controlplane, 
     assert objects(controlplane, allowed) == []
     assert file.stat().st_mode & 0o077 == 0, "it holds the job's secrets"
     controlplane.kubectl("apply", "--server-side", "--validate=strict", "-f", str(file))
-    assert len(objects(controlplane, allowed)) == 3
+    assert len(objects(controlplane, allowed)) == 4
     assert names.master_name("job") in file.read_text()
 
 
@@ -154,9 +182,8 @@ def test_a_job_from_a_file_leaves_nothing_behind(controlplane, allowed, connect,
 
     async def scenario():
         await cluster.start()
-        await until(
-            lambda: all(map(owned, ("secret/elasticdl-job", "service/elasticdl-job-master"))), "adopted"
-        )
+        own = ("secret/elasticdl-job", "service/elasticdl-job-master", "networkpolicy/elasticdl-job")
+        await until(lambda: all(map(owned, own)), "adopted")
         await cluster.close()
 
     def owned(name: str) -> str:
@@ -175,9 +202,14 @@ def test_what_a_job_from_a_file_left_does_not_block_the_next(controlplane, allow
     controlplane.kubectl(
         "delete", "pod", "-n", allowed, "elasticdl-job-master", "--grace-period=0", "--force"
     )
-    assert objects(controlplane, allowed) == ["secret/elasticdl-job", "service/elasticdl-job-master"]
+    left = objects(controlplane, allowed)
+    assert [name.partition("/")[0].partition(".")[0] for name in left] == [
+        "networkpolicy",
+        "secret",
+        "service",
+    ]
     assert submit(spec_for(allowed)) == 0
-    assert len(objects(controlplane, allowed)) == 3
+    assert len(objects(controlplane, allowed)) == 4
     controlplane.kubectl("delete", "pod", "-n", allowed, "elasticdl-job-master", "--wait=false")
     eventually(lambda: not objects(controlplane, allowed), "now the pod owns them", 60)
 

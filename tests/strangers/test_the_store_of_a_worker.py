@@ -118,6 +118,15 @@ def test_nonsense_gets_no_more_than_a_refusal(
     assert capsys.readouterr().err == "", "and writes no tracebacks"
 
 
+@pytest.mark.parametrize(
+    "key", ["global/0", "global/rank_1", "local_10.0.0.1/0", "cross_0/12", "local_fd00::1/3"]
+)
+def test_every_key_of_a_stock_horovod_is_kept(store: LoopbackStore, key: str) -> None:
+    assert status(store, "PUT", f"/{key}", b"value") == 200
+    assert status(store, "GET", f"/{key}") == 200
+    assert status(store, "DELETE", f"/{key}") == 200
+
+
 def test_the_largest_value_of_a_large_ring_fits(store: LoopbackStore) -> None:
     assert status(store, "PUT", "/global/0", b"x" * LONGEST_VALUE) == 200
 

@@ -76,6 +76,7 @@ def test_sums_of_another_length_are_not_added_up() -> None:
     scene.say(1, protocol.TaskDone(1, 1, [1.0]))
     assert scene.told("anomaly") and scene.phase is Phase.WORKING
     assert scene.status.step == done, "the task is not done"
+    assert any("sums of a task" in text for text in scene.told("evict")), "and somebody else does it"
 
 
 @pytest.mark.parametrize("worker_id", [-5, 10**12])

@@ -26,6 +26,7 @@ class Cluster(Server):
     def __init__(self, *, ready: bool = True) -> None:
         super().__init__()
         self.objects["/api/v1/namespaces/default"] = {}
+        self.objects["/api/v1/namespaces/default/serviceaccounts/elasticdl"] = {}
         self.forbidden: set[str] = set()
         self.patches: list[tuple[str, dict]] = []
         self.events: list[dict] = []

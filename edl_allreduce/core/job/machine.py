@@ -217,6 +217,10 @@ def _heard(turn: Turn, uid: str, link: int, message: protocol.FromWorker) -> Non
         case Ring(), _:
             _heard_in_ring(turn, uid, peer, message)
         case Queue(), protocol.TaskDone():
+            if misfit := queue.misfit(turn, message):
+                turn.tell(events.Anomaly(misfit, peer.worker_id))
+                keeping.evict(turn, (uid, Cause.CRASHED, f"reports {misfit}"))  # another gets its task
+                return
             keeping.proved(turn, peer.worker_id)
             queue.done(turn, uid, message)
         case Queue(), protocol.Concluded(metrics, path):

@@ -58,13 +58,17 @@ def opened(turn: Turn, message: protocol.Ready) -> protocol.Ready:
     return replace(message, total_steps=work.tasks.total)
 
 
+def misfit(turn: Turn, message: protocol.TaskDone) -> str:
+    """Why this cannot be the result of a task of this job; empty when it can."""
+    sums = _work(turn).sums
+    if not message.sums or not sums or len(message.sums) == len(sums):
+        return ""
+    return f"{len(message.sums)} sums of a task, where others have {len(sums)}"
+
+
 def done(turn: Turn, uid: str, message: protocol.TaskDone) -> None:
     """A worker finished a task and wants the next."""
     work = _work(turn)
-    if message.sums and work.sums and len(message.sums) != len(work.sums):
-        said = f"{len(message.sums)} sums of a task, where others have {len(work.sums)}"
-        turn.tell(events.Anomaly(said, turn.state.ids[uid]))
-        return
     after = work.tasks.complete(uid, message.number, message.attempt) if work.tasks is not None else None
     if after is None:
         late = f"a result of task {message.number} came too late and does not count"

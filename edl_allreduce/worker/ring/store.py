@@ -31,8 +31,10 @@ NOT_THERE = 404
 ALL = "all-"
 """Our Horovod sets its part `all-<size>/<rank>` and asks for `all-<size>`: all parts at once."""
 
-KEYS = re.compile(rf"/(?:global|local_|cross_)[^/\s]{{0,300}}/(?:{ALL}\d{{1,6}}(?:/\d{{1,6}})?|\d{{1,6}})")
-"""Horovod's; what workers tell each other beside it does not come from here."""
+KEYS = re.compile(
+    rf"/(?:global|local_|cross_)[^/\s]{{0,300}}/(?:{ALL}\d{{1,6}}(?:/\d{{1,6}})?|(?:rank_)?\d{{1,6}})"
+)
+"""Horovod's, also a stock one's (`rank_<n>`); what else workers tell each other does not come from here."""
 
 LONGEST_LINE = 8 * 1024
 MOST_HEADERS = 32
