@@ -48,7 +48,7 @@ def test_kubectl_describe_tells_what_happened(controlplane, namespace, connect):
     name = pod["metadata"]["name"]
     described = controlplane.kubectl("describe", "pod", "-n", namespace, name)
     for words in (
-        "WorkerPreempted", "worker 1 was preempted by another pod", "RingReformed", "after 0.060 s",
+        "WorkerDisrupted", "worker 1 was preempted by another pod", "RingReformed", "after 0.060 s",
         "x3 over", "for 2 workers", "Failed", "nobody is left", "elasticdl-master", "elasticdl-ring=2-of-2",
         "elasticdl.org/state: Training: step 100 of 200",
     ):  # fmt: skip

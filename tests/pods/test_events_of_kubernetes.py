@@ -90,7 +90,7 @@ def test_the_life_of_a_job_in_the_words_of_kubernetes():
     assert [(t.reason, t.kind) for t in told] == [
         ("WorkerLaunched", "Normal"),
         ("WorkersJoined", "Normal"),
-        ("WorkerPreempted", "Warning"),
+        ("WorkerDisrupted", "Warning"),
         ("WorkerDied", "Warning"),
         ("RingReformed", "Normal"),
         ("Checkpoint", "Normal"),

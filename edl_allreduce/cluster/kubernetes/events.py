@@ -62,7 +62,7 @@ class Announcement:
     """Of the first that it is about."""
 
 
-_EXITS: Final = {Cause.DISRUPTED: ("WorkerPreempted", WARNING), Cause.DRAINED: ("WorkerDrained", NORMAL)}
+_EXITS: Final = {Cause.DISRUPTED: ("WorkerDisrupted", WARNING), Cause.DRAINED: ("WorkerDrained", NORMAL)}
 _REASONS: Final[dict[type, tuple[str, str]]] = {
     events.WorkerLaunched: ("WorkerLaunched", NORMAL),
     events.WorkerEvicted: ("WorkerEvicted", WARNING),
