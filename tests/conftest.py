@@ -15,6 +15,7 @@ import pytest
 
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.testing.jobs import RunningJob
+from edl_allreduce.worker.start.tensorflow_import import avoid_tiles
 
 pytest_plugins = ["kubelab.pytest_plugin"]
 
@@ -38,10 +39,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """How wide a table is does not depend on who runs the tests: parallel runs bring a width of their own.
+    TensorFlow computes here as it does in a worker.
 
     Who imports TensorFlow without the mark `tensorflow` fails there in a fast run, and makes nobody wait.
     """
     os.environ.pop("COLUMNS", None)
+    avoid_tiles(os.environ)
     if config.getoption("--fast"):
         for heavy in ("tensorflow", "keras", "horovod"):
             sys.modules[heavy] = cast(ModuleType, None)  # import says: halted; None in sys.modules

@@ -119,7 +119,13 @@ def classify(code: int) -> tuple[Cause, str]:
     if code == EXIT_INVALID:
         return Cause.INVALID, "could not begin"
     if code < 0:
-        number = signal.Signals(-code)
-        cause = Cause.DISRUPTED if number in FROM_OUTSIDE else Cause.CRASHED
-        return cause, f"was ended by {number.name}"
+        cause = Cause.DISRUPTED if -code in FROM_OUTSIDE else Cause.CRASHED
+        return cause, f"was ended by {_signal_name(-code)}"
     return Cause.CRASHED, f"exited with {code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

@@ -88,7 +88,8 @@ class Verdict:
     runs: int = 1
     """Beginnings: one, and one for each time that the job came back from a checkpoint."""
     set_back: int = 0
-    """Updates that were made again because they came after the checkpoint."""
+    """Updates that were made again because nobody held the model any more: they came after the checkpoint,
+    or there was none."""
     lost_records: int = 0
     """Records that are no part of the data set any more, since their place in a file cannot be read."""
 
@@ -100,15 +101,20 @@ class Verdict:
         if not self.clean:
             return f"NOT CLEAN: {len(self.problems)} problems; first: {self.problems[0]}"
         bad = f"; without {self.left_out}" if self.left_out else ""
-        resumed = (
-            f"; resumed {self.runs - 1} times, {self.set_back} steps after a checkpoint were made again"
-            if self.runs > 1
-            else ""
-        )
+        anew = f"; {self.begun_anew}" if self.begun_anew else ""
         return (
             f"clean: {self.steps} steps in {self.generations} rings, {self.records} records, "
-            f"each exactly once per epoch ({self.epochs} complete){bad}{resumed}"
+            f"each exactly once per epoch ({self.epochs} complete){bad}{anew}"
         )
+
+    @property
+    def begun_anew(self) -> str:
+        """What was lost with everybody who held the model, in words; empty when nothing ever was."""
+        if self.runs <= 1:
+            return ""
+        times = f"{self.runs - 1} time{'' if self.runs == 2 else 's'}"
+        steps = f"{self.set_back} steps that nobody held any more were made again"
+        return f"begun anew {times}, from a checkpoint or the start; {steps}"
 
     @property
     def left_out(self) -> str:

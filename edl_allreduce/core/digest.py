@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from edl_allreduce.core import events
 from edl_allreduce.core.status import EventRecord
 
 BARS = "▁▂▃▄▅▆▇█"
 MOST_POINTS = 60
+STEEP = 20
+"""Of a curve: with so many times between its ends it is drawn on a logarithmic scale."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,8 @@ class Line:
     """Of the first that it is about."""
     kind: str
     text: str
+    event: dict[str, Any] = field(default_factory=dict)
+    """The facts of the first."""
 
 
 def digest(records: Iterable[EventRecord]) -> list[Line]:
@@ -59,10 +64,10 @@ def _theme(record: EventRecord) -> tuple[object, ...]:
 def _together(group: Sequence[EventRecord]) -> Line:
     first = group[0]
     if len(group) == 1:
-        return Line(first.wall, first.kind, first.text)
+        return Line(first.wall, first.kind, first.text, first.event)
     ids = [record.event["worker_id"] for record in group if "worker_id" in record.event]
     if len(ids) != len(group) or events.NOBODY in ids:
-        return Line(first.wall, first.kind, f"{first.text} ({len(group)} times)")
+        return Line(first.wall, first.kind, f"{first.text} ({len(group)} times)", first.event)
     workers = f"workers {', '.join(str(i) for i in sorted(set(ids)))}"
     last = events.from_data(max(group, key=_pause).event)
     match last:
@@ -79,7 +84,7 @@ def _together(group: Sequence[EventRecord]) -> Line:
         case _:
             said = first.text.removeprefix(f"worker {ids[0]}").lstrip(": ")
             text = f"{workers}: {said}"
-    return Line(first.wall, first.kind, text)
+    return Line(first.wall, first.kind, text, first.event)
 
 
 def _pause(record: EventRecord) -> float:
@@ -109,12 +114,14 @@ class Curve:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """A curve in one row of characters, at most so wide: the newest value is the last."""
+    """A curve in one row of characters, at most so wide, the newest value last."""
     known = [value for value in values if math.isfinite(value)]
     if len(known) < 2 or width < 2:
         return ""
     count = min(width, len(known))
     shown = [known[round(number * (len(known) - 1) / (count - 1))] for number in range(count)]
+    if min(shown) > 0 and max(shown) > STEEP * min(shown):  # else all but the first would lie flat
+        shown = [math.log(value) for value in shown]
     low, high = min(shown), max(shown)
     if high == low:
         return BARS[0] * count

@@ -200,7 +200,7 @@ def words(report: GoodputReport) -> str:
     lost = [f"{TITLES[bucket]} {duration(seconds)}" for bucket, seconds in report.lost()[:SHOWN_LOSSES]]
     of_workers = f", {100 * report.worker_share:.0f} % of worker seconds" if report.worker_wall else ""
     rest = f"; lost: {', '.join(lost)}" if lost else ""
-    return f"goodput {100 * report.share:.0f} % of {duration(report.wall)}{of_workers}{rest}"
+    return f"{100 * report.share:.0f} % of {duration(report.wall)}{of_workers}{rest}"
 
 
 def _share(seconds: Seconds, whole: float) -> float:

@@ -239,7 +239,7 @@ class Checkpointed:
     step: int
     path: str
     error: str = ""
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
     """For which it was written, in the background."""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.live import Live
@@ -33,6 +33,7 @@ class Display:
         console = outside.console()
         self._status = status
         self._told = report.Told()
+        self._failed = False
         self._live: Live | None = None
         if show and can_draw(console):
             self._live = Live(render(status()), console=console, auto_refresh=False)
@@ -42,12 +43,26 @@ class Display:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
-            status = self._status()
-            self._told, line = report.next_line(self._told, status, clock.now())
-            if line:
-                log.info("progress: %s", line)
-            if self._live is not None:
-                self._live.update(render(status), refresh=True)
+            with self._harmless():
+                status = self._status()
+                self._told, line = report.next_line(self._told, status, clock.now())
+                if line:
+                    log.info("progress: %s", line)
+                self._draw(status)
+
+    def _draw(self, status: JobStatus) -> None:
+        if self._live is not None:
+            self._live.update(render(status), refresh=True)
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """What cannot be shown spoils the picture, and never the job."""
+        try:
+            yield
+        except Exception:
+            if not self._failed:
+                log.exception("a picture of the job could not be drawn; the job goes on")
+            self._failed = True
 
     def give_up_table(self) -> None:
         """The terminal is gone; the lines in the log go on."""
@@ -61,5 +76,6 @@ class Display:
         with suppress(asyncio.CancelledError):
             await self._task
         if self._live is not None:
-            self._live.update(render(self._status()), refresh=True)
+            with self._harmless():
+                self._draw(self._status())
             self._live.stop()

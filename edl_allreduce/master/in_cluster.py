@@ -290,6 +290,7 @@ class ClusterMaster:
             reason=status.reason[: TERMINATION_BYTES // 2],
             tally=dataclasses.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
             goodput=goodput.short(status.goodput),
+            losses=[],
         )
         try:
             TERMINATION_LOG.write_bytes(msgspec.json.encode(short)[:TERMINATION_BYTES])

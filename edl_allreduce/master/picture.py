@@ -133,7 +133,7 @@ def _progress(status: JobStatus, *, narrow: bool) -> Iterator[RenderableType]:
 
 def _speed(status: JobStatus, width: int, *, narrow: bool) -> list[str]:
     mean = "mean " if status.phase in report.OVER else ""
-    curve = sparkline(status.losses, 10 if narrow else min(30, width // 4))
+    curve = sparkline(status.losses, 10 if narrow else min(30, width // 5))
     loss = f"loss {report.number(status.loss) if status.loss == status.loss else '-'}"
     steps = f"{mean}{status.steps_per_second:.1f} steps/s" if status.steps_per_second and not narrow else ""
     return [

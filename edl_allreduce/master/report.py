@@ -107,7 +107,7 @@ def _trained(status: JobStatus) -> dict[str, str]:
         "Time": f"{duration(status.elapsed)}, {duration(tally.trained)} of it with a ring",
     }
     if status.goodput.wall > 0:
-        rows["Goodput"] = goodput.words(status.goodput).removeprefix("goodput ")
+        rows["Goodput"] = goodput.words(status.goodput)
     if tally.trained and tally.steps:
         steps, records = tally.steps / tally.trained, tally.records / tally.trained
         rows["Throughput"] = f"{steps:,.1f} steps/s, {records:,.0f} records/s on average"

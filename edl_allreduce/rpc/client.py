@@ -55,9 +55,6 @@ class WorkerStream:
         """Say everything that was sent, then end the stream."""
         self._outbox.put(None)
 
-    def cancel(self) -> None:
-        self._call.cancel()
-
     def __iter__(self) -> Iterator[protocol.FromMaster]:
         try:
             for answer in self._call:
@@ -68,7 +65,9 @@ class WorkerStream:
             status = error.code()
             if status is grpc.StatusCode.UNAUTHENTICATED:
                 raise MasterUnreachable(f"the master refused this worker: {REFUSED}") from error
+            log.info("the connection to the master ended: %s, %s", status.name.lower(), error.details())
         finally:
+            self._outbox.put(None)  # a thread of gRPC waits there for the next message
             self._channel.close()
 
 

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from edl_allreduce.cli import audit as cli
 from edl_allreduce.core import protocol
 from edl_allreduce.core.audit import Applied, Begin, Entry, Fed, Manifest, Start, judge
 from edl_allreduce.errors import UsageError
@@ -33,7 +34,8 @@ def test_updates_after_the_checkpoint_are_made_again():
     verdict = judge(workers, dataset=DATASET, finished=True, starts={0: Start(), 1: Start(10, 40)})
     assert verdict.clean, verdict
     assert (verdict.steps, verdict.epochs, verdict.runs, verdict.set_back) == (20, 2, 2, 4)
-    assert "4 steps after a checkpoint were made again" in str(verdict)
+    assert "begun anew 1 time" in str(verdict)
+    assert "4 steps that nobody held any more were made again" in str(verdict)
 
 
 def test_the_same_generation_number_in_two_runs_is_no_contradiction():
@@ -106,7 +108,7 @@ def test_a_diary_that_cannot_be_written_ends_with_a_warning_and_not_the_training
     assert f"the audit cannot be written to {tmp_path} any more: No space left on device" in note.text
 
 
-def test_runs_get_numbers_of_their_own_on_disk(tmp_path):
+def test_runs_get_numbers_of_their_own_on_disk_and_what_was_lost_between_them_is_told(tmp_path, capsys):
     first = Diary(str(tmp_path), 0, "a")
     assert first.open_run(0, 0) == 0
     for entry in trained(1, 0, 14):
@@ -119,3 +121,7 @@ def test_runs_get_numbers_of_their_own_on_disk(tmp_path):
     write_manifest(str(tmp_path), Manifest(DATASET, finished=True))
     verdict = audit(str(tmp_path))
     assert verdict.clean and verdict.set_back == 4, verdict
+    assert cli.main([f"--audit_dir={tmp_path}"]) == cli.CLEAN
+    told = capsys.readouterr().out
+    assert "set back    begun anew 1 time" in told
+    assert "4 steps that nobody held any more were made again" in told

@@ -133,7 +133,7 @@ def test_why_a_ring_re_forms_follows_from_who_was_in_it(before, after, abort, ca
 def test_a_line_names_what_cost_most():
     account = goodput.heard(started(), 0, {Bucket.STEP: 6.0, Bucket.STARTUP: 2.0}, T0 + 10, Witness(0))
     assert goodput.words(goodput.report(account)) == (
-        "goodput 60 % of 10 s, 50 % of worker seconds; lost: launch of workers 2.0 s, start of programs 2.0 s"
+        "60 % of 10 s, 50 % of worker seconds; lost: launch of workers 2.0 s, start of programs 2.0 s"
     )
 
 

@@ -64,6 +64,17 @@ def test_a_worker_with_the_token_hears_the_plan(master):
     assert heard == [HELLO]
 
 
+def test_a_connection_that_the_master_ended_leaves_no_thread_behind(master):
+    address, _ = master
+    list(WorkerStream(address, "secret", HELLO))  # what gRPC starts once stays
+    before = set(threading.enumerate())
+    for _ in range(4):
+        list(WorkerStream(address, "secret", HELLO))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)
+        assert not thread.is_alive(), thread
+
+
 def test_a_worker_without_the_token_is_refused_with_a_cure(master):
     address, heard = master
     with pytest.raises(MasterUnreachable, match="EDL_JOB_TOKEN"):

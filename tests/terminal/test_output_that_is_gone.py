@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import subprocess
@@ -10,6 +11,8 @@ import sys
 import pytest
 
 from edl_allreduce.cluster.registry import LocalJobFiles
+from edl_allreduce.core.status import JobStatus
+from edl_allreduce.master.display import Display
 from edl_allreduce.master.local import LocalJob
 from edl_allreduce.master.outlet import Outlet
 from edl_allreduce.spec import parse_job
@@ -128,3 +131,20 @@ def test_a_directory_that_was_deleted(tmp_path, digits_flags):
     done = elasticdl(f"rmdir {gone}; elasticdl train {job} --job_dir={tmp_path / 'job'}", cwd=gone)
     assert done.returncode == 2, done.stderr
     assert "the current directory was deleted" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_bug_in_the_table_spoils_no_job(caplog):
+    looks: list[int] = []
+
+    def status_with_a_bug() -> JobStatus:
+        looks.append(1)
+        raise ZeroDivisionError("a bug")
+
+    async def run() -> None:
+        display = Display(status_with_a_bug, show=False)
+        while len(looks) < 2:
+            await asyncio.sleep(0.01)
+        await display.close()
+
+    asyncio.run(run())
+    assert caplog.text.count("a picture of the job could not be drawn") == 1

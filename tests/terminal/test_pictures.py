@@ -110,6 +110,7 @@ def test_a_sparkline_is_as_wide_as_there_is_room():
     assert sparkline([3, 2, 1], 10) == "█▅▁"
     assert sparkline(list(range(100)), 4) == "▁▃▆█" and sparkline([1], 10) == ""
     assert sparkline([1, float("nan"), 1], 5) == "▁▁"
+    assert sparkline([1000, 100, 10, 1], 4) == "█▆▃▁", "steep curves are drawn on a logarithmic scale"
 
 
 def test_a_curve_keeps_few_points_of_a_long_job():

@@ -20,6 +20,7 @@ from edl_allreduce.worker.keras.pipeline import Parser
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
 from edl_allreduce.worker.loop.steps import MicroBatch, StepInput
 from edl_allreduce.worker.ring.solo import SoloRing
+from edl_allreduce.worker.start.tensorflow_import import avoid_tiles
 
 pytestmark = pytest.mark.tensorflow
 
@@ -104,6 +105,21 @@ def test_our_own_code_is_not_rewritten_when_the_step_is_traced(batch, caplog):
     assert len(stacks) == 1, "the step is traced once"
     assert "_local_graph" in stacks[0]
     assert "autograph" not in stacks[0]
+
+
+def test_tile_registers_are_avoided_where_the_processor_has_them_and_nobody_asked_for_them(tmp_path):
+    with_tiles, without = tmp_path / "with", tmp_path / "without"
+    with_tiles.write_text("flags\t: fpu avx512f amx_bf16 avx512_bf16 amx_tile\n")
+    without.write_text("flags\t: fpu avx512f\n")
+    for processor, given, expected in [
+        (with_tiles, {}, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}),
+        (with_tiles, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}),
+        (without, {}, {}),
+        (tmp_path / "none", {}, {}),
+    ]:
+        environ = dict(given)
+        avoid_tiles(environ, processor)
+        assert environ == expected, processor
 
 
 def test_what_only_slows_the_start_down_is_not_imported_and_stays_importable():

@@ -98,8 +98,7 @@ def announcements(records: Sequence[EventRecord]) -> list[Announcement]:
     """What is to be told of these, in order: neighbours that tell the same of several workers are one."""
     found = []
     for line in digest([r for r in records if (e := events.from_data(r.event)) and reason_of(e)]):
-        first = next(r for r in records if r.wall == line.wall and r.kind == line.kind)
-        event = events.from_data(first.event)
+        event = events.from_data(line.event)
         told = reason_of(event) if event is not None else None
         if told is not None:
             found.append(Announcement(told[0], outside.line(line.text, MOST_CHARACTERS), told[1], line.wall))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from edl_allreduce.core import events, protocol, straggler
+from edl_allreduce.core import events, straggler
 from edl_allreduce.core.job import keeping, ring
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import JobState
 from edl_allreduce.core.job.turn import Turn
-from edl_allreduce.core.straggler import Slow, Times
+from edl_allreduce.core.straggler import Times
 
 
 def tick(turn: Turn) -> None:
@@ -25,9 +25,10 @@ def tick(turn: Turn) -> None:
     if watch is not state.stragglers:
         turn.change(stragglers=watch)
     for found in slow:
-        turn.tell(events.WorkerSlow(found.worker_id, found.seconds, found.usual, found.replaces))
-        if found.replaces:
-            _replace(turn, found)
+        goes = found.replaces and not keeping.refusal_to_drain(turn.state, found.worker_id)
+        turn.tell(events.WorkerSlow(found.worker_id, found.seconds, found.usual, goes))
+        if goes:
+            keeping.drain(turn, found.worker_id)
     for worker_id in quick:
         turn.tell(events.WorkerQuickAgain(worker_id))
 
@@ -51,12 +52,3 @@ def _can_do_without(state: JobState) -> bool:
     active = [slot for slot in state.slots.values() if not slot.draining]
     whole = len(active) >= state.wanted and not any(slot.draining for slot in state.slots.values())
     return whole and len(active) > max(1, state.options.min_workers)
-
-
-def _replace(turn: Turn, slow: Slow) -> None:
-    slot = turn.state.slots.get(slow.worker_id)
-    if slot is None or slot.uid not in turn.state.peers:
-        return  # it came by itself: nobody would start another
-    turn.slot(slow.worker_id, draining=True)
-    turn.send(slot.uid, protocol.Drain())
-    keeping.reconcile(turn)

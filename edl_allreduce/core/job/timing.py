@@ -21,8 +21,8 @@ def connected(turn: Turn, hello: protocol.Hello) -> None:
 
 
 def heard(turn: Turn, worker_id: int, pulse: protocol.Pulse) -> None:
-    if pulse.ledger:
-        state = turn.state
+    state = turn.state
+    if pulse.ledger and isinstance(state.work, Ring):
         witness = _witness(state, pulse.generation)
         seen = goodput.heard(state.goodput, worker_id, pulse.ledger, turn.now, witness)
         turn.change(goodput=seen)

@@ -6,8 +6,9 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 NOT_THERE: Any = None
@@ -21,6 +22,22 @@ CHATTER: Final = (
 )
 """What TensorFlow says at each import, whatever level of its log one asks for. It tells nobody anything."""
 
+LAST_LINES_SECONDS: Final = 1.0
+
+WITHOUT_TILES: Final = "AVX512_CORE_FP16"
+"""The most that oneDNN then uses: everything but the tile registers (AMX)."""
+
+
+def avoid_tiles(environ: MutableMapping[str, str], processor: Path = Path("/proc/cpuinfo")) -> None:
+    """Keep TensorFlow's bfloat16 away from tile registers, on processors that have them.
+
+    The oneDNN of TensorFlow 2.21 uses them in a thread that did not configure them: a product of bfloat16
+    matrices ends the process with SIGILL. Who names an instruction set in ONEDNN_MAX_CPU_ISA gets that.
+    """
+    with suppress(OSError):
+        if "amx_tile" in processor.read_text():
+            environ.setdefault("ONEDNN_MAX_CPU_ISA", WITHOUT_TILES)
+
 
 def import_tensorflow() -> None:
     """Import TensorFlow and Keras in about two thirds of the usual time.
@@ -29,6 +46,7 @@ def import_tensorflow() -> None:
     for good; later it need not look at them either. Keras imports scikit-learn, where that is installed, only
     to wrap models for it, which nobody asks of a worker. A model file may still import it.
     """
+    avoid_tiles(os.environ)
     hidden = "sklearn" not in sys.modules
     if hidden:
         sys.modules["sklearn"] = NOT_THERE
@@ -70,4 +88,5 @@ def without_chatter() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(before, 2)
         os.close(before)
-        between.wait()
+        with suppress(subprocess.TimeoutExpired):  # somebody who was started meanwhile may hold the other end
+            between.wait(LAST_LINES_SECONDS)
