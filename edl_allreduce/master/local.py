@@ -219,10 +219,7 @@ class LocalJob:
         if sys.stdout.isatty():
             print(f"The job's page: {page_url(self.page, page_token(self.token))}", flush=True)
         else:
-            print(
-                f"The job's page: http://{self.page}; `elasticdl dashboard {self._files.named}` opens it",
-                flush=True,
-            )
+            log.info("page: http://%s; `elasticdl dashboard %s` opens it", self.page, self._files.named)
 
     def _seen(self) -> JobStatus:
         return self.final if self.job.over and hasattr(self, "final") else self._described(self.job.status())
