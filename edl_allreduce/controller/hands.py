@@ -158,6 +158,7 @@ class Hands:
         await self._make(manifests.secret(job.spec, credentials, job.uid), entry, "secrets", term)
         if self._mirror.get(SERVICES, f"{job.namespace}/{names.master_name(job.name)}") is None:
             await self._make(manifests.master_service(job.spec), entry, "services", term)
+        await self._make(manifests.network_policy(job.spec), entry, "networkpolicies", term)
         annotations = {**action.orders.annotations(), mail.CRASHES: str(action.crashes)}
         if action.progress is not None and action.progress != Progress():
             annotations[mail.PROGRESS] = action.progress.text()
@@ -174,7 +175,7 @@ class Hands:
             if error.status != CONFLICT:
                 raise
             return  # it is there; the watch will tell whose it is
-        if collection != "secrets":
+        if collection in ("pods", "services"):
             self._mirror.put({**made, "apiVersion": "v1", "kind": manifest["kind"]})
 
     async def _post(self, annotations: dict[str, str], job: TrainingJob, term: int) -> None:

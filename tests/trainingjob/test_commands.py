@@ -108,7 +108,7 @@ def test_where_there_are_training_jobs_one_is_submitted_and_the_command_says_so(
 def test_otherwise_it_is_a_bare_master_pod_and_the_reason_is_told(monkeypatch, capsys, flags, ready, why):
     cluster = use(monkeypatch, Cluster(ready=ready))
     assert submit.submit(spec_of(*flags)) == 0
-    assert made(cluster) == {"Pod", "Secret", "Service"}
+    assert made(cluster) == {"Pod", "Secret", "Service", "NetworkPolicy"}
     said = capsys.readouterr().out
     assert why in said
     assert ("Not used without one: --max_workers." in said) == ("--max_workers=8" in flags)
@@ -129,7 +129,7 @@ def test_a_file_holds_the_same_object(cluster, capsys):
     assert made(cluster) == set()
     assert submit.submit(spec_of("--yaml=-", "--no_controller")) == 0
     kinds = [each["kind"] for each in yaml.safe_load_all(capsys.readouterr().out)]
-    assert kinds == ["Secret", "Service", "Pod"]
+    assert kinds == ["Secret", "Service", "NetworkPolicy", "Pod"]
 
 
 def test_a_name_that_is_taken_is_told_before_anything_is_made(cluster):
