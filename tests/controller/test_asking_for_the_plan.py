@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 
 from edl_allreduce.cli import autoscale
 from edl_allreduce.cluster.kubernetes.api import Api
@@ -13,6 +15,8 @@ from edl_allreduce.controller import process
 from edl_allreduce.controller.endpoint import Endpoint
 from edl_allreduce.errors import UsageError
 from tests.controller.conftest import NAMESPACE, Lab
+
+MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 
 
 def test_a_dry_run_shows_the_plan_with_reasons_and_changes_nothing(lab: Lab, monkeypatch, capsys):
@@ -79,3 +83,11 @@ def test_a_cluster_without_the_resource_or_the_right_to_look_is_told_with_the_cu
     lab.api.refuse("GET", "/trainingjobs$", status=404)
     with pytest.raises(process.ClusterError, match=r"kubectl apply -f manifests/crd/trainingjob.yaml"):
         process._check(lab.api)
+
+
+def test_both_controllers_of_the_manifests_have_the_same_rights():
+    def rules(file: str) -> list:
+        documents = yaml.safe_load_all((MANIFESTS / file).read_text())
+        return [one["rules"] for one in documents if one["kind"] in ("ClusterRole", "Role")]
+
+    assert rules("controller/rbac.yaml") == rules("examples/edl_controller.yaml")
