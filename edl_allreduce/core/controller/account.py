@@ -85,7 +85,7 @@ def progress(account: Account, status: JobStatus, wall: float, next_id: int) -> 
         step_seconds=account.step_seconds,
         pause=statistics.median(tally.pauses[-LAST:]) if tally.pauses else 0.0,
         start_up=statistics.median(account.start_ups) if account.start_ups else 0.0,
-        goodput=min(1.0, tally.trained / status.elapsed) if status.elapsed > 0 else 0.0,
+        goodput=status.goodput.share,
         checkpoint=status.checkpoint.step if status.checkpoint is not None else 0,
         path=status.path,
     )
