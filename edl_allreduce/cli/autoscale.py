@@ -1,4 +1,4 @@
-"""`elasticdl autoscale --replay`: what a policy would have done with these jobs on this cluster."""
+"""`elasticdl autoscale`: what a policy would have done with these jobs, or would do now with a cluster's."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ cluster is needed and nothing is started. Policies, side by side:
   elasticdl autoscale --replay jobs.csv --slots=32 --figure=replay.svg
   elasticdl autoscale --replay workload-1.csv workload-2.csv --speeds=rates.json --output=json
 
+With --dry_run it looks at the cluster of your kubeconfig and shows the plan that its controller would make,
+with a reason for each job. Nothing is changed.
+
+  elasticdl autoscale --dry_run
+  elasticdl autoscale --dry_run --policies=equal --output=json
+
 A CSV file has a line for each job, with the columns
 
   name,time,workers,seconds    when it was submitted, what its user asked for, and how many seconds it
@@ -53,8 +59,15 @@ docs/autoscaler.md explains the columns of the answer.
 def main(argv: Sequence[str]) -> int:
     parser = _parser()
     arguments = parser.read(argv)
+    if arguments.dry_run:
+        from edl_allreduce.cli.dry_run import show_plan  # a replay needs no Kubernetes
+
+        if arguments.replay:
+            parser.error("--dry_run plans for a cluster, --replay for a file: choose one of them")
+        rule = _rules(arguments.policies)[0]
+        return show_plan(rule, _share("max_load", arguments.max_load), arguments.output)
     if not arguments.replay:
-        parser.error("name what to replay: --replay generated, or --replay FILE.csv")
+        parser.error("name what to replay: --replay generated, or --replay FILE.csv; or say --dry_run")
     setting, max_load = _setting(arguments), _share("max_load", arguments.max_load)
     rules = _rules(arguments.policies)
     workloads = {name: _workload(name, arguments) for name in arguments.replay}
@@ -77,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser("elasticdl autoscale", "--replay generated|FILE.csv … [flags]", ABOUT)
+    parser = Parser("elasticdl autoscale", "--dry_run | --replay generated|FILE.csv … [flags]", ABOUT)
     given = Setting()
     parser.add_argument(
         "--replay",
@@ -85,6 +98,7 @@ def _parser() -> Parser:
         metavar="FILE",
         help="CSV files of jobs, or 'generated': a workload of our own, the same for everybody",
     )
+    parser.add_argument("--dry_run", action="store_true", help="the plan for the cluster as it is now")
     parser.add_argument("--speeds", metavar="FILE", help="seconds per step, for files that name applications")
     parser.add_argument(
         "--policies", metavar="NAMES", default=",".join(Rule), help=f"some of {','.join(Rule)}; default: all"

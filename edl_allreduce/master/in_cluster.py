@@ -2,7 +2,7 @@
 
 What must survive the process, but not the job, lies in a directory that belongs to the pod: how many workers
 are wanted, which ids were used. A master that is ended (SIGTERM, SIGKILL) does not end the job: workers train
-on until the next master hears them.
+on until the next master hears them. Of a TrainingJob that may be in another pod, which the controller makes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
 from edl_allreduce.cluster.kubernetes.manifests import (
     STATE_DIRECTORY,
+    TRAINING_JOB,
     Credentials,
     MasterContext,
     port_of,
@@ -29,6 +30,7 @@ from edl_allreduce.cluster.kubernetes.manifests import (
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
 from edl_allreduce.cluster.kubernetes.remote import logged
+from edl_allreduce.core.controller import mail
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import Result
 from edl_allreduce.core.protocol import Command
@@ -36,6 +38,7 @@ from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ClusterError, SetupError
 from edl_allreduce.master import report
 from edl_allreduce.master.display import Display
+from edl_allreduce.master.managed import Mailbox
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
 from edl_allreduce.reading import UNDECODABLE, small_file
@@ -49,7 +52,6 @@ TERMINATION_BYTES = 4096
 """What Kubernetes keeps of it."""
 LAST_PAUSES = 20
 ENDED_BY_SIGNAL = 128 + signal.SIGTERM
-TRAINING_JOB = "TrainingJob"
 
 
 class Memory(msgspec.Struct):
@@ -110,13 +112,17 @@ class ClusterMaster:
     async def run(self) -> Result:
         """Take over what is there, then serve until the job is over."""
         before = self._file.read()
+        owner = self._owner()
         if before is not None and before.phase:
-            return Result(Phase(before.phase), "the job was over when this master started", 0, "", [], {})
+            why = "the job was over when this master started"
+            if owner["kind"] == TRAINING_JOB:
+                await self._tell_controller(mail.Progress(before.phase, why, clock.wall()))
+            return Result(Phase(before.phase), why, 0, "", [], {})
         credentials = self._credentials(before)
-        self._memory = before or Memory(wanted=self.spec.num_workers)
+        self._memory = before or self._first_memory()
         if not self._has_secret:
             self._memory.credentials = credentials
-        self._cluster = self._make_cluster(credentials)
+        self._cluster = self._make_cluster(credentials, owner)
         found = await self._cluster.start()
         restarted = before is not None or bool(found.living)
         self._memory.next_id = max(self._memory.next_id, found.next_id)
@@ -130,6 +136,7 @@ class ClusterMaster:
             options = dataclasses.replace(options, recover_until=until)
         self.job = JobShell(options, self._cluster, tell_log)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
+        self._mailbox = self._open_mailbox() if owner["kind"] == TRAINING_JOB else None
         return await self._serve(credentials)
 
     async def _serve(self, credentials: Credentials) -> Result:
@@ -142,6 +149,8 @@ class ClusterMaster:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
         await self._show("Running")
+        if self._mailbox is not None:
+            self._mailbox.start()
         display = Display(self.job.status, show=False)
         result = await self.job.run()
         await display.close()
@@ -150,18 +159,44 @@ class ClusterMaster:
         self._memory.phase = result.phase.value
         self._file.write(self._memory)
         self._write_last_word()
+        if self._mailbox is not None:
+            await self._mailbox.close()
         await self._show("Finished")
         await server.stop(1.0)
         return result
 
-    def _leave(self) -> None:
-        """This process ends, not the job; if the pod was deleted, Kubernetes deletes the workers, too."""
+    def _leave(self, why: str = "asked to end") -> None:
+        """This process ends, not the job. Workers that belong to this pod go with it, if it was deleted."""
         if not self.job.over:
-            log.info("asked to end: workers train on, the next master of this job takes them over")
+            log.info("%s: workers train on, the next master of this job takes them over", why)
             logging.shutdown()
             os._exit(ENDED_BY_SIGNAL)
 
     # ---------------------------------------------------------------------------------------- surroundings
+
+    def _first_memory(self) -> Memory:
+        """Of the first master in this pod: what the controller ordered, and what an earlier pod knew."""
+        annotations = self._pod["metadata"].get("annotations") or {}
+        orders = mail.orders_in(annotations)
+        carried = mail.read_progress(annotations.get(mail.PROGRESS, ""))
+        return Memory(
+            wanted=orders.workers if orders is not None and orders.workers else self.spec.num_workers,
+            next_id=carried.next_id if carried is not None else 0,
+        )
+
+    def _open_mailbox(self) -> Mailbox:
+        def wanted(count: int) -> None:
+            self._memory.wanted = count
+            self._file.write(self._memory)
+
+        return Mailbox(
+            self._api,
+            self._pod,
+            self.job,
+            next_id=lambda: self._memory.next_id,
+            wanted=wanted,
+            leave=self._leave,
+        )
 
     @property
     def _has_secret(self) -> bool:
@@ -181,21 +216,22 @@ class ClusterMaster:
             return before.credentials
         return make_credentials()
 
-    def _make_cluster(self, credentials: Credentials) -> KubernetesCluster:
+    def _make_cluster(self, credentials: Credentials, owner: Object) -> KubernetesCluster:
         ip = self._environ.get(contract.POD_IP, "")
         own = f"[{ip}]:{port_of(self.spec)}" if ":" in ip else f"{ip}:{port_of(self.spec)}"
         context = MasterContext(
             master_addr=self._environ.get(contract.MASTER_ADDR) or own,
             has_secret=self._has_secret,
+            secret=self._environ.get(contract.JOB_SECRET, ""),
             credentials=credentials,
             environment=self._environ,
         )
-        return KubernetesCluster(self.spec, self._api, context, self._owner(), on_launch=self._used)
+        return KubernetesCluster(self.spec, self._api, context, owner, on_launch=self._used)
 
     def _owner(self) -> Object:
         """Who owns the workers: whoever manages this pod's job, or else this pod."""
         self._name = self._environ.get(contract.POD_NAME) or names.master_name(self.spec.job_name)
-        pod = self._api.get(names.path("pods", self.spec.namespace, self._name))
+        pod = self._pod = self._api.get(names.path("pods", self.spec.namespace, self._name))
         for owner in pod["metadata"].get("ownerReferences") or []:
             if owner["kind"] == TRAINING_JOB:
                 return {
@@ -219,12 +255,17 @@ class ClusterMaster:
 
     async def _show(self, word: str) -> None:
         """The label by which ElasticDL's scripts follow a job."""
+        await self._mark({"labels": {names.STATUS_LABEL: word}}, f"the label status={word}")
+
+    async def _tell_controller(self, progress: mail.Progress) -> None:
+        await self._mark({"annotations": {mail.PROGRESS: progress.text()}}, "the end of the job")
+
+    async def _mark(self, metadata: Object, what: str) -> None:
         path = names.path("pods", self.spec.namespace, self._name)
-        change = {"metadata": {"labels": {names.STATUS_LABEL: word}}}
         try:
-            await asyncio.to_thread(self._api.patch, path, change)
+            await asyncio.to_thread(self._api.patch, path, {"metadata": metadata})
         except ClusterError as error:
-            log.warning("the label status=%s could not be set: %s", word, error)
+            log.warning("%s could not be written to the master's pod: %s", what, error)
 
     def _write_last_word(self) -> None:
         """For `elasticdl status` of a job that is over: Kubernetes keeps it with the pod."""

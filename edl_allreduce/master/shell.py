@@ -86,12 +86,12 @@ class JobShell:
         """Stop at the next step boundary."""
         self.deliver(inbox.Stop(reason))
 
-    def scale(self, count: int) -> None:
-        """Change the number of workers."""
+    def scale(self, count: int, leaving: tuple[int, ...] = ()) -> None:
+        """Change the number of workers; `leaving` go first when they are to be fewer."""
         refusal = keeping.refusal_to_scale(self.state, count)
         if refusal:
             raise UsageError(refusal)
-        self.deliver(inbox.Scale(count))
+        self.deliver(inbox.Scale(count, leaving))
 
     def kill_all(self) -> None:
         """End at once, without a result (Ctrl-C twice)."""

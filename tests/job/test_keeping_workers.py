@@ -39,6 +39,13 @@ def test_more_workers_join_and_fewer_drain():
     assert scene.launched == [0, 1, 2, 3], "nobody takes the place of who was not wanted any more"
 
 
+def test_those_who_are_named_leave_before_the_youngest():
+    scene = Scene().train()
+    scene.give(inbox.Scale(4)).until(lambda: scene.ring == 4)
+    scene.give(inbox.Scale(2, leaving=(0,))).until(lambda: scene.ring == 2)
+    assert scene.alive == [1, 2]
+
+
 def test_a_worker_that_is_not_connected_is_asked_to_leave_by_the_cluster():
     scene = Scene().train()
     scene.cut(1).give(inbox.Scale(1))

@@ -31,7 +31,7 @@ class Script:
         self.answers = deque(answers)
         self.requests: list[str] = []
         self.seen: list[object] = []
-        self.watcher = Watcher(self, "/pods", "a=b", self.seen.append)
+        self.watcher = Watcher(self, "/pods", {"labelSelector": "a=b"}, self.seen.append)
 
     def run(self):
         self.watcher.run()

@@ -62,6 +62,10 @@ class Api:
         """Change the given fields (merge patch)."""
         return self._object("PATCH", path, change, {}, "application/merge-patch+json")
 
+    def replace(self, path: str, whole: Object) -> Object:
+        """Write the whole object over the version that its metadata names; 409 if that is not the last."""
+        return self._object("PUT", path, whole, {})
+
     def delete(self, path: str, grace: int | None = None, uid: str = "") -> bool:
         """Delete an object, only if it is the one with `uid`; False when it is gone already."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}

@@ -34,6 +34,12 @@ LOST_NODE_SECONDS = 30
 """How long a pod stays on a node that is lost; Kubernetes' default of 300 s would hold its place."""
 KILLED = [137, 255]
 """Exit codes of a process that was killed, and of one that was lost when its node was switched off."""
+MASTER_GRACE = 10
+"""Seconds for the master of a TrainingJob: it leaves at once, and while it leaves no other has its name."""
+NEXT_MASTER_SECONDS = 300.0
+"""How long workers of a TrainingJob train on without a master, at least: on a lost node it takes more than a
+minute until its pod is given up and another one started."""
+TRAINING_JOB = "TrainingJob"
 LONGEST_NAME = 63
 """Of a label of DNS."""
 
@@ -59,14 +65,31 @@ def job_objects(spec: JobSpec, credentials: Credentials, *, restart_killed: bool
     ]
 
 
-def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
-    """`restart_killed`: the API server knows rules that restart a container after some exit codes."""
+def managed_master_pod(spec: JobSpec, owner: Object, annotations: Mapping[str, str]) -> Object:
+    """The master's pod of the TrainingJob `owner`: when its node is lost, another is made elsewhere soon."""
+    spec = replace(spec, master_grace_seconds=max(spec.master_grace_seconds, NEXT_MASTER_SECONDS))
+    pod = master_pod(spec, restart_killed=True, uid=owner["metadata"]["uid"])
+    told = {**pod["metadata"].get("annotations", {}), **annotations}
+    rest = {
+        "tolerations": [*pod["spec"].get("tolerations", []), *_lost_nodes()],
+        "terminationGracePeriodSeconds": MASTER_GRACE,
+    }
+    pod = {**pod, "metadata": {**pod["metadata"], "annotations": told}, "spec": {**pod["spec"], **rest}}
+    return owned(pod, owner)
+
+
+def master_pod(spec: JobSpec, *, restart_killed: bool = False, uid: str = "") -> Object:
+    """`restart_killed`: the API server knows rules that restart a container after some exit codes.
+
+    `uid`: of the TrainingJob, for a job that has one.
+    """
     spec = for_master(spec)
     name = names.master_name(spec.job_name)
+    secret_name = names.secret_name(spec.job_name, uid)
     volumes, mounts = _volumes(spec, name)
     environment = {
         **spec.typed.envs,
-        contract.JOB_SECRET: names.secret_name(spec.job_name),
+        contract.JOB_SECRET: secret_name,
         contract.MASTER_ADDR: f"{name}.{spec.namespace}.svc:{port_of(spec)}",
     }
     container = {
@@ -76,9 +99,9 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False) -> Object:
         "env": [
             *_plain(environment),
             *_about_the_pod(),
-            _from_secret(spec, contract.JOB_TOKEN, "token"),
-            _from_secret(spec, contract.MASTER_CERTIFICATE, "tls.crt"),
-            _from_secret(spec, contract.MASTER_KEY, "tls.key"),
+            _from_secret(secret_name, contract.JOB_TOKEN, "token"),
+            _from_secret(secret_name, contract.MASTER_CERTIFICATE, "tls.crt"),
+            _from_secret(secret_name, contract.MASTER_KEY, "tls.key"),
         ],
         "ports": [{"name": "master", "containerPort": port_of(spec)}],
         "resources": _resources(spec.typed.master_resources),
@@ -134,12 +157,12 @@ def for_master(spec: JobSpec) -> JobSpec:
     )
 
 
-def secret(spec: JobSpec, credentials: Credentials) -> Object:
+def secret(spec: JobSpec, credentials: Credentials, uid: str = "") -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": names.secret_name(spec.job_name),
+            "name": names.secret_name(spec.job_name, uid),
             "namespace": spec.namespace,
             "labels": names.labels(spec.job_name, Replica.MASTER, 0),
         },
@@ -185,11 +208,14 @@ def owned(manifest: Object, owner: Object) -> Object:
 def reference(owner: Object) -> Object:
     """How an object names its owner."""
     metadata = owner["metadata"]
+    # A pod that has a controller is evicted by `kubectl drain` without --force.
+    controls = {"controller": True} if owner["kind"] == TRAINING_JOB else {}
     return {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
         "name": metadata["name"],
         "uid": metadata["uid"],
+        **controls,
     }
 
 
@@ -213,6 +239,8 @@ class MasterContext:
     master_addr: str
     has_secret: bool = True
     """The job's Secret exists; without one token and certificate are written into the pod."""
+    secret: str = ""
+    """Its name, where it is not that of the job."""
     credentials: Credentials | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """The master's own, for --populate_env_names."""
@@ -288,9 +316,10 @@ def _for_elasticdl(own: JobSpec) -> dict[str, str]:
 
 def _trust(spec: JobSpec, context: MasterContext) -> list[Object]:
     if context.has_secret:
+        found = context.secret or names.secret_name(spec.job_name)
         return [
-            _from_secret(spec, contract.JOB_TOKEN, "token"),
-            _from_secret(spec, contract.MASTER_CERTIFICATE, "tls.crt"),
+            _from_secret(found, contract.JOB_TOKEN, "token"),
+            _from_secret(found, contract.MASTER_CERTIFICATE, "tls.crt"),
         ]
     if context.credentials is None:
         return []
@@ -410,8 +439,8 @@ def _about_the_pod() -> list[Object]:
     ]
 
 
-def _from_secret(spec: JobSpec, name: str, key: str) -> Object:
-    reference = {"name": names.secret_name(spec.job_name), "key": key}
+def _from_secret(secret_name: str, name: str, key: str) -> Object:
+    reference = {"name": secret_name, "key": key}
     return {"name": name, "valueFrom": {"secretKeyRef": reference}}
 
 

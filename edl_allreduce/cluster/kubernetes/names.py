@@ -53,8 +53,9 @@ def worker_name(job_name: str, worker_id: int) -> str:
     return f"elasticdl-{job_name}-worker-{worker_id}"
 
 
-def secret_name(job_name: str) -> str:
-    return f"elasticdl-{job_name}"
+def secret_name(job_name: str, uid: str = "") -> str:
+    """`uid`: of the TrainingJob, so that nobody takes the Secret of an earlier job of this name for it."""
+    return f"elasticdl-{job_name}-{uid[:8]}" if uid else f"elasticdl-{job_name}"
 
 
 def labels(job_name: str, replica: Replica, index: int) -> dict[str, str]:

@@ -133,7 +133,7 @@ class KubernetesCluster:
 
         path = names.path("pods", self._spec.namespace)
         chosen = names.selector(self._spec.job_name, Replica.WORKER)
-        self._watcher = Watcher(self._api, path, chosen, deliver)
+        self._watcher = Watcher(self._api, path, {"labelSelector": chosen}, deliver)
         # A daemon: a watch waits for the server, and the process must not wait for the watch.
         threading.Thread(target=self._watcher.run, name="watch", daemon=True).start()
         await self._listed.wait()

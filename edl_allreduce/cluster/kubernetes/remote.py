@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from edl_allreduce import clock
+from edl_allreduce import clock, contract
 from edl_allreduce.cluster.known import Address, event_line, read_event
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
@@ -150,7 +150,7 @@ class ClusterJob:
         return self._address
 
     def _open(self) -> Address:
-        path = names.path("secrets", self.namespace, names.secret_name(self.name))
+        path = names.path("secrets", self.namespace, self._secret())
         try:
             data = self.api.get(path)["data"]
         except ApiRefused as error:
@@ -168,6 +168,13 @@ class ClusterJob:
             started=0.0,
             certificate=certificate,
         )
+
+    def _secret(self) -> str:
+        """As the master's pod names it: that of a TrainingJob is the job's own, not that of its name."""
+        pod = self.pod()
+        environment = pod["spec"]["containers"][0].get("env") or [] if pod is not None else []
+        named = (one.get("value", "") for one in environment if one["name"] == contract.JOB_SECRET)
+        return next(named, "") or names.secret_name(self.name)
 
     def _port(self) -> int:
         pod = self.pod()

@@ -1,4 +1,4 @@
-"""List, then watch, for ever: the pods of a job as they change.
+"""List, then watch, for ever: a collection of objects as it changes.
 
 A watch ends for many reasons: the server's time limit, a restart, a cut connection, a version that is too
 old. None of them loses an event: it goes on from the last version seen, or with a new list.
@@ -10,7 +10,7 @@ import json
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ LONGEST_DELAY = 15.0
 GONE = 410
 ANEW = frozenset({400, 404, GONE})
 """Answers after which only a new list helps."""
+POD = {"apiVersion": "v1", "kind": "Pod"}
 
 
 class Lister(Protocol):
@@ -72,11 +73,23 @@ class _TooOld(Exception):
 class Watcher:
     """Follows one collection. `run` blocks until `close`; give it a thread."""
 
-    def __init__(self, api: Lister, path: str, selector: str, deliver: Callable[[Seen], None]) -> None:
+    def __init__(
+        self,
+        api: Lister,
+        path: str,
+        chosen: Mapping[str, str],
+        deliver: Callable[[Seen], None],
+        *,
+        kind: Mapping[str, str] = POD,
+        what: str = "the job's pods",
+    ) -> None:
+        """`chosen`: labelSelector, fieldSelector; `kind`: apiVersion and kind, which items of a list lack."""
         self._api = api
         self._path = path
-        self._selector = selector
+        self._chosen = dict(chosen)
         self._deliver = deliver
+        self._kind = dict(kind)
+        self._what = what
         self._closed = threading.Event()
         self._failures = 0
 
@@ -100,14 +113,13 @@ class Watcher:
             except Exception as error:
                 # The supervisor of this thread: without it no end of a pod would ever be heard again.
                 version = ""
-                log.exception("the watch of the job's pods met what it does not understand; it begins anew")
+                log.exception("the watch of %s met what it does not understand; it begins anew", self._what)
                 self._pause(f"{type(error).__name__}: {error}")
 
     def _list(self) -> str:
         asked = clock.now()
-        answer = self._api.get(self._path, labelSelector=self._selector)
-        kind = {"apiVersion": "v1", "kind": "Pod"}  # items of a list do not say
-        self._deliver(Listed([{**kind, **item} for item in answer.get("items") or []], asked))
+        answer = self._api.get(self._path, **self._chosen)
+        self._deliver(Listed([{**self._kind, **item} for item in answer.get("items") or []], asked))
         return str(answer["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> str:
@@ -115,7 +127,7 @@ class Watcher:
         lines = self._api.lines(
             self._path,
             SILENCE_SECONDS,
-            labelSelector=self._selector,
+            **self._chosen,
             watch="true",
             allowWatchBookmarks="true",
             resourceVersion=version,
@@ -153,5 +165,5 @@ class Watcher:
         delay = doubled(FIRST_DELAY, self._failures, LONGEST_DELAY)
         self._failures += 1
         if self._failures in (3, 10) or self._failures % 50 == 0:
-            log.warning("cannot watch the job's pods (%d times in a row): %s", self._failures, why)
+            log.warning("cannot watch %s (%d times in a row): %s", self._what, self._failures, why)
         self._closed.wait(max(at_least, delay * (0.5 + random.random() / 2)))

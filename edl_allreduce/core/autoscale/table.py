@@ -149,7 +149,8 @@ class Table:
                 continue
             leaving: list[Seat] = []
             counts: dict[str, int] = {}
-            for seat in sorted((one for one in seats if one.job in order), key=lambda one: order[one.job]):
+            youngest = (one for one in reversed(seats) if one.job in order)
+            for seat in sorted(youngest, key=lambda one: order[one.job]):
                 if counts.get(seat.job, 0) < most[seat.job]:
                     counts[seat.job] = counts.get(seat.job, 0) + 1
                     leaving.append(seat)

@@ -64,9 +64,10 @@ class LogRead:
 
 @dataclass(frozen=True)
 class Scale:
-    """Somebody wants another number of workers."""
+    """Somebody wants another number of workers. `leaving` go first when they are to be fewer."""
 
     count: int
+    leaving: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

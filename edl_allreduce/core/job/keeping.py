@@ -116,11 +116,12 @@ def launch_in(turn: Turn, seconds: float) -> None:
     reconcile(turn)
 
 
-def scale(turn: Turn, count: int) -> None:
-    """Change the number of workers; surplus ones drain, missing ones are started."""
+def scale(turn: Turn, count: int, leaving: tuple[int, ...] = ()) -> None:
+    """Change the number of workers; surplus ones drain (`leaving`, then the youngest), missing ones start."""
     turn.tell(events.JobScaled(turn.state.wanted, count))
     turn.change(wanted=count)
-    active = sorted(i for i, slot in turn.state.slots.items() if not slot.draining)
+    here = (i for i, slot in turn.state.slots.items() if not slot.draining)
+    active = sorted(here, key=lambda i: (i in leaving, i))
     # Somebody may have mended what was in the way of newcomers.
     turn.keeping(launch_after=0.0, launches_left=max(0, count - len(active)))
     work(turn, membership.Wanted(count))

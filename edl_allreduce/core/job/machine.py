@@ -70,9 +70,9 @@ def _take(turn: Turn, event: Event) -> None:
             keeping.launch_failed(turn, event)
         case LogRead():
             keeping.log_read(turn, event)
-        case Scale(count):
+        case Scale(count, leaving):
             if not keeping.refusal_to_scale(turn.state, count):
-                keeping.scale(turn, count)
+                keeping.scale(turn, count, leaving)
         case Stop(reason):
             _stop(turn, reason)
         case KillAll():

@@ -1,0 +1,226 @@
+"""Every write of the controller. Each is checked against the lease before it is sent, and names what it
+was decided on: the version of what it changes, the uid of what it deletes, or a name that only one can have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Protocol, TypeVar
+
+from edl_allreduce import clock
+from edl_allreduce.cluster.kubernetes import manifests, names
+from edl_allreduce.cluster.kubernetes.credentials import make_credentials
+from edl_allreduce.cluster.kubernetes.names import Object
+from edl_allreduce.controller.election import Election
+from edl_allreduce.controller.jobs import Entry
+from edl_allreduce.controller.mirror import PODS, SERVICES, Mirror
+from edl_allreduce.core.controller import mail, price, reading
+from edl_allreduce.core.controller.mail import Progress
+from edl_allreduce.core.controller.reconcile import (
+    Action,
+    DeleteEnded,
+    DeleteJob,
+    DeleteMaster,
+    DeleteWorkers,
+    MakeMaster,
+    MakeService,
+    Post,
+)
+from edl_allreduce.core.controller.status import stamp
+from edl_allreduce.core.controller.survey import ENDED
+from edl_allreduce.errors import ApiRefused, ClusterError
+from edl_allreduce.spec.resource import TrainingJob, path
+
+log = logging.getLogger(__name__)
+
+PARALLEL = 8
+"""Requests at the same time."""
+CONFLICT = 409
+FORBIDDEN = 403
+LONGEST_NOTE = 1000
+"""Characters of an Event's message; Kubernetes takes 1,024."""
+T = TypeVar("T")
+
+
+class WritingApi(Protocol):
+    """The part of the API that is needed here."""
+
+    def create(self, path: str, manifest: Object, **query: str | int) -> Object: ...
+
+    def patch(self, path: str, change: Object) -> Object: ...
+
+    def replace(self, path: str, whole: Object) -> Object: ...
+
+    def delete(self, path: str, grace: int | None = None, uid: str = "") -> bool: ...
+
+
+class Hands:
+    """Carries out what was decided, in the term in which it was."""
+
+    def __init__(self, api: WritingApi, election: Election, mirror: Mirror) -> None:
+        self._api, self._election, self._mirror = api, election, mirror
+        self._threads = ThreadPoolExecutor(PARALLEL, thread_name_prefix="write")
+        self.writes = 0
+        self.conflicts = 0
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def perform(self, action: Action, entry: Entry, job: TrainingJob, term: int) -> None:
+        match action:
+            case MakeMaster():
+                await self._make_master(action, entry, job, term)
+            case MakeService():
+                await self._make(manifests.master_service(job.spec), entry, "services", term)
+            case Post(orders):
+                await self._post(orders.annotations(), job, term)
+            case DeleteMaster(uid, force):
+                name = names.master_name(job.name)
+                await self._delete("pods", job, name, uid, term, grace=0 if force else None)
+            case DeleteWorkers(pods):
+                for name in pods:
+                    await self._delete_pod(job, name, term)
+            case DeleteEnded():
+                for pod in [one for one in self._mirror.of(PODS) if reading.owned_by(one, job.uid)]:
+                    if (pod.get("status") or {}).get("phase") in ENDED:
+                        await self._delete_pod(job, pod["metadata"]["name"], term)
+            case DeleteJob():
+                await self._write(
+                    partial(self._api.delete, path(job.namespace, job.name), None, job.uid), term
+                )
+
+    async def write_status(self, entry: Entry, status: Object, term: int) -> bool:
+        """Over the version that it was decided on; False when there is a newer one, to be looked at."""
+        metadata = entry.found["metadata"]
+        where = path(metadata["namespace"], metadata["name"], "status")
+        try:
+            whole = {**entry.found, "status": status}
+            self._mirror.put(await self._write(partial(self._api.replace, where, whole), term))
+        except ApiRefused as error:
+            if error.status not in (CONFLICT, 404):
+                raise
+            self.conflicts += error.status == CONFLICT
+            return False
+        return True
+
+    async def mark_prices(self, workers: Sequence[Object], cost: int, term: int) -> None:
+        """On worker pods that run: what the loss of one costs."""
+        for pod in workers:
+            metadata = pod["metadata"]
+            before = (metadata.get("annotations") or {}).get(price.ANNOTATION, "")
+            runs = (pod.get("status") or {}).get("phase") == "Running"
+            if not runs or metadata.get("deletionTimestamp") or not price.worth_writing(before, cost):
+                continue
+            await self._annotate(pod, {price.ANNOTATION: str(cost)}, term)
+
+    async def tell(self, entry: Entry, kind: str, reason: str, note: str, term: int) -> None:
+        """An Event of the TrainingJob: `kubectl describe` shows it. Nobody waits for it."""
+        found = entry.found
+        metadata = found["metadata"]
+        now = stamp(clock.wall())
+        reference = {
+            "apiVersion": found["apiVersion"], "kind": found["kind"], "name": metadata["name"],
+            "namespace": metadata["namespace"], "uid": metadata["uid"],
+        }  # fmt: skip
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+            "involvedObject": reference,
+            "reason": reason,
+            "message": note[:LONGEST_NOTE],
+            "type": kind,
+            "source": {"component": "elasticdl-controller"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            where = names.path("events", metadata["namespace"])
+            await self._write(partial(self._api.create, where, event), term)
+        except ClusterError as error:
+            log.debug("the event of %s could not be written: %s", entry.key, error)
+
+    # ---------------------------------------------------------------------------------------------- making
+
+    async def _make_master(self, action: MakeMaster, entry: Entry, job: TrainingJob, term: int) -> None:
+        """The pod last, because it needs the others. The Secret's name is this TrainingJob's alone, so one
+        that is there already is its own, and need not be read."""
+        credentials = await asyncio.to_thread(make_credentials)
+        await self._make(manifests.secret(job.spec, credentials, job.uid), entry, "secrets", term)
+        if self._mirror.get(SERVICES, f"{job.namespace}/{names.master_name(job.name)}") is None:
+            await self._make(manifests.master_service(job.spec), entry, "services", term)
+        annotations = {**action.orders.annotations(), mail.CRASHES: str(action.crashes)}
+        if action.progress is not None and action.progress != Progress():
+            annotations[mail.PROGRESS] = action.progress.text()
+        pod = manifests.managed_master_pod(job.spec, entry.found, annotations)
+        await self._make(pod, entry, "pods", term)
+
+    async def _make(self, manifest: Object, entry: Entry, collection: str, term: int) -> None:
+        namespace = entry.found["metadata"]["namespace"]
+        owned = manifests.owned(manifest, entry.found)
+        try:
+            request = partial(self._api.create, names.path(collection, namespace), owned)
+            made = await self._write(request, term)
+        except ApiRefused as error:
+            if error.status != CONFLICT:
+                raise
+            return  # it is there; the watch will tell whose it is
+        if collection != "secrets":
+            self._mirror.put({**made, "apiVersion": "v1", "kind": manifest["kind"]})
+
+    async def _post(self, annotations: dict[str, str], job: TrainingJob, term: int) -> None:
+        pod = self._mirror.get(PODS, f"{job.namespace}/{names.master_name(job.name)}")
+        if pod is not None:
+            await self._annotate(pod, annotations, term)
+
+    async def _annotate(self, pod: Object, annotations: dict[str, str], term: int) -> None:
+        """Only the very version that was looked at."""
+        metadata = pod["metadata"]
+        change = {
+            "metadata": {
+                "uid": metadata["uid"],
+                "resourceVersion": metadata["resourceVersion"],
+                "annotations": annotations,
+            }
+        }
+        where = names.path("pods", metadata["namespace"], metadata["name"])
+        request = partial(self._api.patch, where, change)
+        try:
+            self._mirror.put({**await self._write(request, term), "apiVersion": "v1", "kind": "Pod"})
+        except ApiRefused as error:
+            if error.status not in (CONFLICT, 404):
+                raise
+            self.conflicts += 1  # it changed meanwhile, or another controller leads
+
+    # -------------------------------------------------------------------------------------------- deleting
+
+    async def _delete_pod(self, job: TrainingJob, name: str, term: int) -> None:
+        pod = self._mirror.get(PODS, f"{job.namespace}/{name}")
+        if pod is not None and not pod["metadata"].get("deletionTimestamp"):
+            await self._delete("pods", job, name, pod["metadata"]["uid"], term)
+
+    async def _delete(
+        self, kind: str, job: TrainingJob, name: str, uid: str, term: int, grace: int | None = None
+    ) -> None:
+        request = partial(self._api.delete, names.path(kind, job.namespace, name), grace, uid)
+        await self._write(request, term)
+
+    async def _write(self, request: Callable[[], T], term: int) -> T:
+        def send() -> T:
+            self._election.check(term)  # as late as possible
+            return request()
+
+        self.writes += 1
+        return await asyncio.get_running_loop().run_in_executor(self._threads, send)
+
+
+def rule_for(error: ClusterError) -> str:
+    """Which right is missing, for whoever can give it."""
+    if isinstance(error, ApiRefused) and error.status == FORBIDDEN:
+        return f"the controller lacks a right: {error} `kubectl apply -k manifests/controller` gives it."
+    return str(error)

@@ -1,0 +1,162 @@
+"""The autoscaler live: what there is and what is asked for become orders for masters, with reasons."""
+
+from __future__ import annotations
+
+from edl_allreduce.core.autoscale import Policy
+from tests.controller.conftest import NAMESPACE, Lab
+
+
+def test_a_service_that_waits_gets_room_by_draining_before_the_scheduler_must_preempt(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job(high=7)
+        await lab.turn(controller)
+        lab.works(size=4, step_seconds={4: 1.0})
+        for _ in range(3):  # it grows as far as there is room
+            await lab.turn(controller)
+            lab.works(step_seconds={4: 1.0, 7: 0.6})
+        assert lab.orders().workers == 7
+        lab.service("nginx", cpu=3)
+        await lab.turn(controller)
+        orders = lab.orders()
+        assert (orders.workers, orders.leaving) == (4, (4, 5, 6)), "the youngest leave"
+        assert f"makes room for {NAMESPACE}/nginx" in lab.status()["plan"]["reason"]
+        assert any("Scaled: 7→4" in event for event in lab.events())
+
+    play(story())
+
+
+def test_a_new_job_gets_its_minimum_from_one_that_has_more(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job("first", high=7)
+        await lab.turn(controller)
+        for _ in range(3):
+            await lab.turn(controller)
+            lab.works("first", step_seconds={4: 1.0, 7: 0.6})
+        assert lab.orders("first").workers == 7
+        lab.job("second", low=2, high=7)
+        await lab.turn(controller)
+        assert lab.master("second") is not None
+        assert lab.orders("first").workers <= 5
+        assert lab.orders("second").workers >= 2
+        assert lab.orders("first").workers + lab.orders("second").workers <= 7, "the masters need room, too"
+
+    play(story())
+
+
+def test_a_job_without_room_waits_and_says_for_what(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.service("nginx", cpu=8, node="n0")
+        lab.job(low=2)
+        await lab.turn(controller)
+        assert lab.master() is None
+        assert lab.status()["phase"] == "Pending"
+        assert "waits: 2 workers with 1 CPU each" in lab.condition("Created")["message"]
+        lab.api.remove(f"/api/v1/namespaces/{NAMESPACE}/pods/nginx")
+        await lab.turn(controller)
+        assert lab.master() is not None
+
+    play(story())
+
+
+def test_step_times_at_the_sizes_it_has_run_decide_what_more_workers_are_worth(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job(high=7)
+        await lab.turn(controller)
+        lab.works(size=4, step_seconds={2: 0.9, 4: 1.0})
+        await lab.turn(controller)
+        assert lab.orders().workers < 4, "a worker that does not make it faster is given back"
+        assert "more workers do not make it faster" in lab.status()["plan"]["reason"]
+
+    play(story())
+
+
+def test_hands_off_what_a_person_a_queue_or_a_switch_manages(lab: Lab, play):
+    async def story():
+        lab.node("n1", cpu=64)
+        controller = lab.controller()
+        lab.job(
+            "scaled", workers={"min": 1, "max": 6, "replicas": 3, "resources": {"requests": {"cpu": "1"}}}
+        )
+        lab.job("queued", labels={"kueue.x-k8s.io/queue-name": "team-a"}, high=5)
+        lab.job("switched", labels={"elasticdl.org/autoscale": "false"}, high=6)
+        lab.job("elsewhere", managedBy="kueue.x-k8s.io/multikueue")
+        await lab.turn(controller)
+        assert lab.orders("scaled").workers == 3
+        assert lab.orders("queued").workers == 5
+        assert lab.orders("switched").workers == 6
+        assert lab.master("elsewhere") is None and lab.status("elsewhere") == {}
+
+    play(story())
+
+
+def test_a_control_plane_that_lost_sight_of_its_nodes_moves_nobody(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        await lab.turn(controller)
+        lab.works()
+        await lab.turn(controller)
+        before = lab.orders()
+        lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+        lab.api.patch("/api/v1/nodes/n0", lost)
+        await lab.turn(controller)
+        assert lab.orders() == before
+
+    play(story())
+
+
+def test_worker_pods_carry_what_their_loss_costs_now(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job(low=2, high=4)
+        await lab.turn(controller)
+        lab.works(size=4, pause=0.5, start_up=20.0)
+        for _ in range(2):
+            await lab.turn(controller)
+        assert prices(lab) == {"3"}, "a pause of half a second for four"
+        for worker in lab.worker_names()[2:]:
+            lab.api.remove(f"/api/v1/namespaces/{NAMESPACE}/pods/{worker}")
+        lab.tells(ring=2, wanted=2, pause=0.5, start_up=20.0)
+        for _ in range(2):
+            await lab.turn(controller)
+        assert prices(lab) == {"42"}, "below its minimum it stands still until another worker started"
+
+    play(story())
+
+
+def prices(lab: Lab) -> set[str]:
+    workers = [pod for pod in lab.api.all("pods") if "worker" in pod["metadata"]["name"]]
+    return {pod["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"] for pod in workers}
+
+
+def test_without_an_autoscaler_each_job_has_its_maximum(lab: Lab, play):
+    async def story():
+        controller = lab.controller(policy=None)
+        lab.job(high=40)
+        await lab.turn(controller)
+        assert lab.orders().workers == 40
+        assert "plan" not in lab.status()
+
+    play(story())
+
+
+def test_a_job_is_suspended_only_if_it_can_go_on_later(lab: Lab, play):
+    async def story():
+        controller = lab.controller(policy=Policy())
+        for name, directory in (("keeps", "/ckpt"), ("loses", "")):
+            lab.job(name, low=3, high=3, output={"checkpointDir": directory} if directory else {})
+        await lab.turn(controller)
+        for name in ("keeps", "loses"):
+            lab.works(name)
+        await lab.turn(controller)
+        lab.service("important", cpu=7, priority=1000)
+        await lab.turn(controller)
+        assert lab.orders("keeps").stop.startswith("suspended by the autoscaler")
+        assert lab.orders("loses").stop == ""
+        assert "no output.checkpointDir" in str(lab.status("loses"))
+
+    play(story())

@@ -1,0 +1,68 @@
+"""Real training as a TrainingJob: its master is deleted, then its node drained; not one step is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from edl_allreduce.spec.resource import path
+from kubelab import eventually
+from tests.controller.process import ROOT, RunningController, allow
+from tests.kubernetes.training import TrainingJob
+
+pytestmark = [pytest.mark.cluster, pytest.mark.training, pytest.mark.timeout(900)]
+
+CRD = ROOT / "manifests" / "crd" / "trainingjob.yaml"
+
+
+@pytest.fixture
+def controller(cluster, tmp_path) -> Iterator[RunningController]:
+    cluster.kubectl("apply", "--server-side", "-f", str(CRD))
+    cluster.kubectl("wait", "--for=condition=Established", "crd/trainingjobs.elasticdl.org")
+    running = RunningController(allow(cluster, tmp_path), "controller")
+    running.says("leads in term")
+    yield running
+    running.end()
+    cluster.kubectl("delete", "-f", str(CRD))
+
+
+def uid_of(job: TrainingJob) -> str:
+    pod = job.cluster.pod(job.namespace, job.master)
+    return pod["metadata"]["uid"] if pod is not None else ""
+
+
+def test_a_master_that_is_deleted_or_drained_is_made_again_and_takes_over(
+    controller, job, cluster, namespace
+):
+    job.submit(2, 100, "--worker_resource_request=cpu=0.5,memory=256Mi")
+    job.trains_with(0, 1)
+    first = uid_of(job)
+    cluster.kubectl("delete", "pod", "-n", namespace, job.master, "--wait=false")
+    eventually(lambda: uid_of(job) not in ("", first), "another master is made", 120)
+    job.goes_on()
+    job.wait(lambda: "an earlier master of this job left workers [0, 1]" in job.log(), "it finds the workers")
+    steps = job.steps_of(0)
+    job.wait(lambda: job.steps_of(0) > steps + 20, "training goes on")
+    assert "plan: generation" not in job.log(), "without a new ring"
+    assert " broke after " not in job.log(job.pod(0))
+
+    def told() -> dict:
+        return cluster.api.get(path(namespace, job.name)).get("status") or {}
+
+    eventually(lambda: told().get("trainerStatus", {}).get("step", 0) > steps, "its progress is told", 60)
+    assert told()["workers"] == {"ready": 2, "target": 2}
+
+    second = uid_of(job)
+    node = cluster.pod(namespace, job.master)["spec"]["nodeName"]
+    cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data")  # no --force
+    cluster.kubectl("uncordon", node)
+    eventually(lambda: uid_of(job) not in ("", second), "a third master is made", 120)
+    job.wait(lambda: len(job.running()) == 2, "both workers run")
+    job.wait(lambda: "an earlier master of this job left workers" in job.log(), "it takes over, too")
+    job.goes_on()
+    verdict = job.ends_well()
+    assert verdict.set_back == 0, "no step was made again"
+    eventually(lambda: told().get("phase") == "Succeeded", "the TrainingJob says so", 60)
+    cluster.kubectl("delete", "tj", job.name, "-n", namespace)
+    eventually(lambda: not cluster.pods(namespace, "app=elasticdl"), "nothing is left", 120)
