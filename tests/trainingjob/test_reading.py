@@ -84,6 +84,9 @@ def test_one_that_is_asked_to_go_says_when():
         ("spec.data", None, "data.trainingData is missing"),
         ("spec.jobCommand", "python x.py", "jobCommand and model.modelDef exclude each other"),
         ("spec.cleanPodPolicy", "Some", "expected one of Running, All, None, got 'Some'"),
+        ("spec.weight", float("nan"), "spec.weight: expected a number, got nan"),
+        ("spec.weight", 10**400, "spec.weight: expected a number, got 1000"),
+        ("spec.workers.max", 2.5, "spec.workers.max: expected a whole number, got 2.5"),
         ("spec.weight", 0, "spec.weight: must be at least 0.01, is 0"),
         ("spec.deadline", "soon", "deadline: 'soon': expected a date"),
         ("spec.workers.resources", {"requests": {"memory": "lots"}}, "memory=lots: expected an amount"),
@@ -118,6 +121,9 @@ def test_a_field_that_nobody_knows_is_a_warning():
     """An object from a newer version: the API server here would have pruned it."""
     job = from_object(changed("spec.workers.colour", "red"))
     assert job.warnings == ("spec.workers.colour is unknown and has no effect.",)
+    older = changed("spec.workers", None)
+    older["spec"]["trainer"] = {"max-instance": 2, "colour": "red"}
+    assert from_object(older).warnings == ("spec.trainer.colour is unknown and has no effect.",)
 
 
 def test_what_has_only_limits_asks_for_as_much():
@@ -131,11 +137,13 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-PLACES = ["spec", "spec.workers", "spec.trainer", "spec.model", "spec.volumes", "spec.env", "spec.templates",
-          "spec.master", "spec.workers.tolerations", "spec.workers.resources", "spec.volumeMounts",
-          "spec.workers.resources.limits", "spec.suspend", "spec.deadline", "spec.passes",
-          "spec.trainer.resources", "spec.trainer.max-instance", "spec.templates.pods", "metadata",
-          "metadata.labels"]  # fmt: skip
+PLACES = [
+    "metadata", "metadata.labels", "spec", "spec.deadline", "spec.env", "spec.master", "spec.model",
+    "spec.passes", "spec.suspend", "spec.templates", "spec.templates.pods", "spec.trainer",
+    "spec.trainer.max-instance", "spec.trainer.resources", "spec.training.minibatchSize",
+    "spec.volumeMounts", "spec.volumes", "spec.weight", "spec.workers", "spec.workers.resources",
+    "spec.workers.resources.limits", "spec.workers.tolerations",
+]  # fmt: skip
 
 
 @settings(deadline=None, max_examples=300)

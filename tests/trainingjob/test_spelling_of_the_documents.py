@@ -91,6 +91,7 @@ def test_a_job_that_would_not_survive_is_told_that_it_will(example):
 
 
 def test_reading_changes_nothing_in_the_object(example):
+    example["spec"]["trainer"]["resources"]["limits"]["alpha.kubernetes.io/nvidia-gpu"] = 1
     before = copy.deepcopy(example)
     from_object(example)
     assert example == before

@@ -36,7 +36,7 @@ POLL_SECONDS = 0.2
 """Between two looks whether it is gone."""
 OF_TRAINING_JOBS = (
     "max_workers", "weight", "deadline", "active_deadline_seconds", "ttl_seconds_after_finished",
-    "clean_pod_policy", "queue_name",
+    "clean_pod_policy",
 )  # fmt: skip
 """Flags that a controller reads, and nobody else."""
 

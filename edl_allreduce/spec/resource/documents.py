@@ -5,6 +5,7 @@ What meant something to parameter servers only is left out, with a warning.
 
 from __future__ import annotations
 
+import copy
 import shlex
 from collections.abc import Mapping
 from typing import Any, Final
@@ -47,7 +48,7 @@ GPU: Final = "nvidia.com/gpu"
 
 def in_our_spelling(given: Object) -> tuple[Object, tuple[str, ...]]:
     """The spec with every field in its own place, and what the user should be told."""
-    spec = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
+    spec = copy.deepcopy(given)
     warnings = [
         f"spec.{'.'.join(path)} has no effect: {why}."
         for path, why in WITHOUT_EFFECT.items()

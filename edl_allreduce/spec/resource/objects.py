@@ -62,7 +62,8 @@ class TrainingJob:
 def from_object(given: Object) -> TrainingJob:
     """Read a TrainingJob. Raises one `UsageError` with every problem, in the words of the resource."""
     metadata = checked(given.get("metadata") or {}, dict, ("metadata",))
-    spec, warnings = in_our_spelling(checked(given.get("spec") or {}, dict, ()))
+    written = checked(given.get("spec") or {}, dict, ())
+    spec, warnings = in_our_spelling(written)
     values, problems = _plain_values(spec)
     try:
         values |= read_shaped(spec)
@@ -92,7 +93,7 @@ def from_object(given: Object) -> TrainingJob:
         managed_by=checked(spec.get("managedBy", ""), str, ("managedBy",)),
         warnings=(
             *warnings,
-            *(f"spec.{path} is unknown and has no effect." for path in unknown(spec, spec_schema())),
+            *(f"spec.{path} is unknown and has no effect." for path in unknown(written, spec_schema())),
         ),
     )
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from edl_allreduce.spec.declare import Flag, flag_of
 from edl_allreduce.spec.flags import kind_of
+from edl_allreduce.spec.resource.documents import MOVED, WITHOUT_EFFECT
 from edl_allreduce.spec.resource.names import Object
 from edl_allreduce.spec.resource.places import FIELDS, PLAIN, SHAPED, in_words_of_the_resource
 from edl_allreduce.spec.resource.shapes import BATCH_WORKERS, MOUNTS, REPLICAS, TEMPLATES
@@ -312,8 +313,6 @@ def _template(name: str) -> Object:
 
 
 def _documents() -> Iterator[tuple[tuple[str, ...], Object]]:
-    from edl_allreduce.spec.resource.documents import MOVED, WITHOUT_EFFECT
-
     whole = {"type": "integer", "format": "int32", "minimum": 0}
     kinds: Mapping[tuple[str, ...], Object] = {
         ("trainer", "resources"): {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -19,6 +20,9 @@ _CALLED: Final[Mapping[type, str]] = {
     float: "a number",
     bool: "true or false",
 }
+
+LARGEST: Final[Mapping[type, float]] = {int: 2**63 - 1, float: sys.float_info.max}
+"""Of numbers, so that every machine can hold them."""
 
 
 def look(whole: Object, path: tuple[str, ...]) -> Any:
@@ -39,17 +43,14 @@ def put(whole: Object, path: tuple[str, ...], value: Any) -> None:
 
 def checked(value: Any, kind: type[T], path: tuple[str, ...]) -> T:
     """The value, if it is of this kind. JSON's numbers may be written without their fraction."""
-    right = isinstance(value, bool) if kind is bool else isinstance(value, kind)
-    if isinstance(value, bool) and kind is not bool:
-        right = False
-    elif kind is float and isinstance(value, int):
-        return float(value)  # type: ignore[return-value]  # T is float
-    elif kind is int and isinstance(value, float) and value.is_integer():
-        return int(value)  # type: ignore[return-value]  # T is int
-    if not right:
-        where = ".".join(path if path[:1] == ("metadata",) else ("spec", *path))
-        raise UsageError(f"{where}: expected {_CALLED[kind]}, got {line(repr(value), 80)}")
-    return value  # type: ignore[no-any-return]  # its type was just checked
+    if kind in LARGEST and isinstance(value, int | float) and not isinstance(value, bool):
+        # NaN is not at most anything.
+        if abs(value) <= LARGEST[kind] and (kind is float or value == int(value)):
+            return kind(value)  # type: ignore[call-arg]  # T is int or float
+    elif type(value) is kind:
+        return value
+    where = ".".join(path if path[:1] == ("metadata",) else ("spec", *path))
+    raise UsageError(f"{where}: expected {_CALLED[kind]}, got {line(repr(value), 80)}")
 
 
 def text_map(whole: Object, path: tuple[str, ...]) -> dict[str, str] | None:
