@@ -18,9 +18,9 @@ from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.controller.election import Election
 from edl_allreduce.controller.jobs import Entry
 from edl_allreduce.controller.mirror import PODS, SERVICES, Mirror
+from edl_allreduce.controller.objects import master_pod_of
 from edl_allreduce.core.controller import mail, price, reading
-from edl_allreduce.core.controller.mail import Progress
-from edl_allreduce.core.controller.reconcile import (
+from edl_allreduce.core.controller.facts import (
     Action,
     DeleteEnded,
     DeleteJob,
@@ -30,6 +30,7 @@ from edl_allreduce.core.controller.reconcile import (
     MakeService,
     Post,
 )
+from edl_allreduce.core.controller.mail import Progress
 from edl_allreduce.core.controller.status import stamp
 from edl_allreduce.core.controller.survey import ENDED
 from edl_allreduce.errors import ApiRefused, ClusterError
@@ -61,8 +62,11 @@ class WritingApi(Protocol):
 class Hands:
     """Carries out what was decided, in the term in which it was."""
 
-    def __init__(self, api: WritingApi, election: Election, mirror: Mirror) -> None:
+    def __init__(
+        self, api: WritingApi, election: Election, mirror: Mirror, *, restart_killed: bool = False
+    ) -> None:
         self._api, self._election, self._mirror = api, election, mirror
+        self._restart_killed = restart_killed
         self._threads = ThreadPoolExecutor(PARALLEL, thread_name_prefix="write")
         self.writes = 0
         self.conflicts = 0
@@ -157,7 +161,7 @@ class Hands:
         annotations = {**action.orders.annotations(), mail.CRASHES: str(action.crashes)}
         if action.progress is not None and action.progress != Progress():
             annotations[mail.PROGRESS] = action.progress.text()
-        pod = manifests.managed_master_pod(job.spec, entry.found, annotations)
+        pod = master_pod_of(job.spec, entry.found, annotations, restart_killed=self._restart_killed)
         await self._make(pod, entry, "pods", term)
 
     async def _make(self, manifest: Object, entry: Entry, collection: str, term: int) -> None:

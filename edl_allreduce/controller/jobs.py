@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from edl_allreduce.cluster.kubernetes import names
-from edl_allreduce.cluster.kubernetes.manifests import MasterContext, managed_master_pod, worker_pod
+from edl_allreduce.cluster.kubernetes.manifests import MasterContext, worker_pod
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.controller.mirror import NAMESPACES, PODS, SERVICES, Mirror
+from edl_allreduce.controller.objects import master_pod_of
 from edl_allreduce.core.autoscale import Pod, Role, Template
 from edl_allreduce.core.controller import reading, status, survey
-from edl_allreduce.core.controller.reconcile import Advice, CleanUp, Known, Told, Wish
+from edl_allreduce.core.controller.facts import Advice, CleanUp, Known, Told, Wish
 from edl_allreduce.core.controller.survey import Templates
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec.resource import TrainingJob, from_object
@@ -111,7 +112,7 @@ class Book:
         try:
             job = from_object(found)
             owner = {**found, "apiVersion": found["apiVersion"], "kind": found["kind"]}
-            master = managed_master_pod(job.spec, owner, {})
+            master = master_pod_of(job.spec, owner, {})
             worker = worker_pod(job.spec, 0, 0, MasterContext("master"))
         except UsageError as error:
             return Read(version, None, str(error))

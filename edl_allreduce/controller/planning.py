@@ -11,7 +11,7 @@ from edl_allreduce.controller.jobs import Book, Entry, known_of, pods_of
 from edl_allreduce.controller.mirror import CLASSES, NODES, PODS, Mirror
 from edl_allreduce.core.autoscale import Cluster, Job, Node, Plan, Pod, Policy, Role, plan
 from edl_allreduce.core.controller import survey
-from edl_allreduce.core.controller.reconcile import Advice, Known
+from edl_allreduce.core.controller.facts import Advice, Known
 from edl_allreduce.core.trainingjob import FINAL
 from edl_allreduce.spec.resource import TrainingJob
 

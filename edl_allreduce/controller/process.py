@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from edl_allreduce import contract, logs, outside
 from edl_allreduce.cluster.kubernetes.api import Api
+from edl_allreduce.cluster.kubernetes.submit import knows_rules
 from edl_allreduce.controller.endpoint import Endpoint
 from edl_allreduce.controller.mirror import ALL
 from edl_allreduce.controller.rounds import Controller
@@ -120,6 +121,7 @@ async def _serve(api: Api, arguments: argparse.Namespace) -> None:
         me=me,
         policy=policy_of(arguments.autoscale_policy, arguments.max_load),
         interval=_positive("interval", arguments.interval),
+        restart_killed=knows_rules(api),
     )
     endpoint = Endpoint(controller)
     port = await endpoint.start(arguments.host, int(_positive("port", arguments.port, least=0)))

@@ -26,7 +26,8 @@ from edl_allreduce.controller.mirror import JOBS, NODES, PODS, Mirror
 from edl_allreduce.controller.planning import advice_of, situation
 from edl_allreduce.core.autoscale import Plan, Policy
 from edl_allreduce.core.controller import inquiry, price, status
-from edl_allreduce.core.controller.reconcile import Advice, MakeMaster, Told, Verdict, reconcile
+from edl_allreduce.core.controller.facts import Advice, MakeMaster, Told, Verdict
+from edl_allreduce.core.controller.reconcile import reconcile
 from edl_allreduce.core.deadlines import doubled
 from edl_allreduce.core.trainingjob import Phase
 from edl_allreduce.errors import ClusterError
@@ -74,15 +75,19 @@ class Controller:
         me: str,
         policy: Policy | None = None,
         interval: float = 5.0,
+        restart_killed: bool = False,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`policy` None: nobody is scaled. `interval`: seconds between two plans, at most."""
+        """`policy` None: nobody is scaled. `interval`: seconds between two plans, at most.
+
+        `restart_killed`: the cluster can start a killed master again in its pod.
+        """
         self._api, self._clock = api, clock
         self._policy, self._interval = policy, interval
         self._news = asyncio.Event()
         self.mirror = Mirror(self._news.set)
         self.election = Election(api, namespace, me, clock=clock)
-        self.hands = Hands(api, self.election, self.mirror)
+        self.hands = Hands(api, self.election, self.mirror, restart_killed=restart_killed)
         self.book = Book()
         self.figures = Figures()
         self.plan: Plan | None = None

@@ -112,12 +112,9 @@ class ClusterMaster:
     async def run(self) -> Result:
         """Take over what is there, then serve until the job is over."""
         before = self._file.read()
-        owner = self._owner()
         if before is not None and before.phase:
-            why = "the job was over when this master started"
-            if owner["kind"] == TRAINING_JOB:
-                await self._tell_controller(mail.Progress(before.phase, why, clock.wall()))
-            return Result(Phase(before.phase), why, 0, "", [], {})
+            return await self._was_over(before.phase)
+        owner = self._owner()
         credentials = self._credentials(before)
         self._memory = before or self._first_memory()
         if not self._has_secret:
@@ -173,6 +170,14 @@ class ClusterMaster:
             os._exit(ENDED_BY_SIGNAL)
 
     # ---------------------------------------------------------------------------------------- surroundings
+
+    async def _was_over(self, phase: str) -> Result:
+        """An earlier process ended the job, and perhaps could not say so."""
+        why = "the job was over when this master started"
+        said = mail.Progress(phase, why, clock.wall()).text()
+        self._name = self._environ.get(contract.POD_NAME) or names.master_name(self.spec.job_name)
+        await self._mark({"annotations": {mail.PROGRESS: said}}, "the end of the job")
+        return Result(Phase(phase), why, 0, "", [], {})
 
     def _first_memory(self) -> Memory:
         """Of the first master in this pod: what the controller ordered, and what an earlier pod knew."""
@@ -256,9 +261,6 @@ class ClusterMaster:
     async def _show(self, word: str) -> None:
         """The label by which ElasticDL's scripts follow a job."""
         await self._mark({"labels": {names.STATUS_LABEL: word}}, f"the label status={word}")
-
-    async def _tell_controller(self, progress: mail.Progress) -> None:
-        await self._mark({"annotations": {mail.PROGRESS: progress.text()}}, "the end of the job")
 
     async def _mark(self, metadata: Object, what: str) -> None:
         path = names.path("pods", self.spec.namespace, self._name)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edl_allreduce.core.controller import mail
-from edl_allreduce.core.controller.mail import Progress
-from edl_allreduce.core.controller.reconcile import (
-    MOST_CRASHES,
+from edl_allreduce.core.controller.facts import (
     Advice,
     DeleteMaster,
     Known,
@@ -17,8 +15,9 @@ from edl_allreduce.core.controller.reconcile import (
     Told,
     Wish,
     Workers,
-    reconcile,
 )
+from edl_allreduce.core.controller.mail import Progress
+from edl_allreduce.core.controller.reconcile import MOST_CRASHES, reconcile
 from edl_allreduce.core.trainingjob import Phase
 from tests.controller.conftest import Lab
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_allreduce.core.controller import status
-from edl_allreduce.core.controller.mail import Orders, Progress
-from edl_allreduce.core.controller.reconcile import (
+from edl_allreduce.core.controller.facts import (
     Advice,
     CleanUp,
     DeleteMaster,
@@ -22,8 +21,9 @@ from edl_allreduce.core.controller.reconcile import (
     Told,
     Wish,
     Workers,
-    reconcile,
 )
+from edl_allreduce.core.controller.mail import Orders, Progress
+from edl_allreduce.core.controller.reconcile import reconcile
 from edl_allreduce.core.job.lifecycle import Phase as JobPhase
 from edl_allreduce.core.trainingjob import FINAL, Phase
 from edl_allreduce.spec.resource.schema import unknown

@@ -34,11 +34,6 @@ LOST_NODE_SECONDS = 30
 """How long a pod stays on a node that is lost; Kubernetes' default of 300 s would hold its place."""
 KILLED = [137, 255]
 """Exit codes of a process that was killed, and of one that was lost when its node was switched off."""
-MASTER_GRACE = 10
-"""Seconds for the master of a TrainingJob: it leaves at once, and while it leaves no other has its name."""
-NEXT_MASTER_SECONDS = 300.0
-"""How long workers of a TrainingJob train on without a master, at least: on a lost node it takes more than a
-minute until its pod is given up and another one started."""
 TRAINING_JOB = "TrainingJob"
 LONGEST_NAME = 63
 """Of a label of DNS."""
@@ -63,19 +58,6 @@ def job_objects(spec: JobSpec, credentials: Credentials, *, restart_killed: bool
         secret(spec, credentials),
         master_service(spec),
     ]
-
-
-def managed_master_pod(spec: JobSpec, owner: Object, annotations: Mapping[str, str]) -> Object:
-    """The master's pod of the TrainingJob `owner`: when its node is lost, another is made elsewhere soon."""
-    spec = replace(spec, master_grace_seconds=max(spec.master_grace_seconds, NEXT_MASTER_SECONDS))
-    pod = master_pod(spec, restart_killed=True, uid=owner["metadata"]["uid"])
-    told = {**pod["metadata"].get("annotations", {}), **annotations}
-    rest = {
-        "tolerations": [*pod["spec"].get("tolerations", []), *_lost_nodes()],
-        "terminationGracePeriodSeconds": MASTER_GRACE,
-    }
-    pod = {**pod, "metadata": {**pod["metadata"], "annotations": told}, "spec": {**pod["spec"], **rest}}
-    return owned(pod, owner)
 
 
 def master_pod(spec: JobSpec, *, restart_killed: bool = False, uid: str = "") -> Object:
@@ -336,12 +318,12 @@ def _placement(spec: JobSpec) -> Object:
     tolerations = [_toleration(each) for each in spec.typed.worker_tolerations]
     nodes = dict(spec.typed.worker_node_selector)
     return {
-        "tolerations": [*tolerations, *_lost_nodes()],
+        "tolerations": [*tolerations, *lost_nodes()],
         **({"nodeSelector": nodes} if nodes else {}),
     }
 
 
-def _lost_nodes() -> list[Object]:
+def lost_nodes() -> list[Object]:
     """A worker on a lost node is replaced soon: the usual five minutes are meant for what is hard to move."""
     return [
         {

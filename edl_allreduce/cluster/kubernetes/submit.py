@@ -59,7 +59,7 @@ def submit(spec: JobSpec) -> int:
     why_bare = bare(spec, lambda: training_jobs.installed(api))
     preflight.check(api, spec, managed=not why_bare)
     if why_bare:
-        send(api, spec, plan(spec, restart_killed=_knows_rules(api)))
+        send(api, spec, plan(spec, restart_killed=knows_rules(api)))
         print(f"Submitted: pod {names.master_name(spec.job_name)} in namespace {spec.namespace}.")
         print(f"{why_bare} The job ends when its master's pod is deleted.{_idle(spec)}")
         look = f"kubectl get pods -n {spec.namespace} -l {names.selector(spec.job_name)}"
@@ -149,7 +149,8 @@ def _remove_leftover(api: SubmittingApi, spec: JobSpec, path: str, taken: ApiRef
     api.delete(path, uid=found["uid"])
 
 
-def _knows_rules(api: Api) -> bool:
+def knows_rules(api: Api) -> bool:
+    """Whether a container can be started again after chosen exit codes."""
     version = api.get("/version")
     minor = str(version.get("minor", "")).rstrip("+")
     return version.get("major") == "1" and minor.isdecimal() and int(minor) >= RULES_SINCE
@@ -180,7 +181,7 @@ def _rules_of_the_cluster(spec: JobSpec) -> tuple[bool, str]:
     """Whether a rule of its container can start a killed master again, and a sentence for the file."""
     newer = f"Kubernetes 1.{RULES_SINCE} or newer"
     try:
-        knows = _knows_rules(Api.connect(force_kubeconfig=spec.force_use_kube_config_file))
+        knows = knows_rules(Api.connect(force_kubeconfig=spec.force_use_kube_config_file))
     except ClusterError:
         return True, f"For {newer} (no cluster could be asked); on older ones say --restart_policy=OnFailure."
     if knows:

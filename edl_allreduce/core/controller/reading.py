@@ -10,8 +10,9 @@ from typing import Any, Final
 from edl_allreduce.core import pod_causes
 from edl_allreduce.core.causes import FREE
 from edl_allreduce.core.controller import mail
+from edl_allreduce.core.controller.facts import Master, Stage, Workers
 from edl_allreduce.core.controller.mail import Progress
-from edl_allreduce.core.controller.reconcile import JOB_ENDS, Master, Stage, Workers
+from edl_allreduce.core.controller.reconcile import JOB_ENDS
 from edl_allreduce.core.controller.survey import time_of
 
 Object = Mapping[str, Any]

@@ -6,10 +6,24 @@ worker is the master's affair, and a lost master the controller's: a new one fin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from enum import Enum, StrEnum
+from dataclasses import replace
 from typing import Final
 
+from edl_allreduce.core.controller.facts import (
+    Action,
+    CleanUp,
+    DeleteEnded,
+    DeleteJob,
+    DeleteMaster,
+    DeleteWorkers,
+    Known,
+    MakeMaster,
+    MakeService,
+    Master,
+    Post,
+    Stage,
+    Verdict,
+)
 from edl_allreduce.core.controller.mail import Orders, Progress
 from edl_allreduce.core.deadlines import doubled
 from edl_allreduce.core.job.lifecycle import Phase as JobPhase
@@ -26,196 +40,6 @@ JOB_ENDS: Final = frozenset({JobPhase.SUCCEEDED, JobPhase.STOPPED, JobPhase.FAIL
 SUSPENDED: Final = "suspended"
 """Orders to stop begin with it when the job will go on later."""
 TIME_IS_UP: Final = "activeDeadlineSeconds is over"
-
-
-class CleanUp(StrEnum):
-    """Which pods of a job that is over are deleted."""
-
-    RUNNING = "Running"
-    ALL = "All"
-    NONE = "None"
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What a TrainingJob asks for."""
-
-    minimum: int
-    maximum: int
-    replicas: int | None = None
-    """Set by a person or another autoscaler; None: ours decides."""
-    suspend: bool = False
-    ttl: float | None = None
-    """Seconds after its end when the TrainingJob is deleted."""
-    active_deadline: float | None = None
-    """Seconds for which it may be active."""
-    clean_up: CleanUp = CleanUp.RUNNING
-    keeps_state: bool = True
-    """A checkpoint is written when it is suspended; otherwise it would begin anew."""
-    hands_off: str = ""
-    """Why our autoscaler leaves it alone: a queue manages it, a switch says so; empty when it does not."""
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What the autoscaler says about the job."""
-
-    target: int
-    reason: str
-    leaving: tuple[int, ...] = ()
-    starts: float | None = None
-    ends: float | None = None
-
-
-class Stage(Enum):
-    """Of a master's pod."""
-
-    COMING = "coming"
-    RUNNING = "running"
-    LEAVING = "leaving"
-    OVER = "over"
-
-
-@dataclass(frozen=True)
-class Master:
-    """The pod of the job's master."""
-
-    name: str
-    uid: str
-    stage: Stage
-    text: str = ""
-    """Why it is not running, in the cluster's words."""
-    broken: bool = False
-    """It waits for something that seldom comes by itself: an image that is not there."""
-    until: float = 0.0
-    """When it should be gone, of one that leaves; when it ended, of one that is over."""
-    disrupted: bool = False
-    """Its end was nobody's fault: preempted, drained, node lost."""
-    crashes: int = 0
-    """Of masters before it."""
-    orders: Orders | None = None
-    progress: Progress | None = None
-
-
-@dataclass(frozen=True)
-class Workers:
-    """Pods of workers that have not ended."""
-
-    running: int = 0
-    coming: int = 0
-    leaving: int = 0
-    pods: tuple[str, ...] = ()
-    """Names of all of them."""
-    text: str = ""
-    """Why the first that is coming is not there."""
-
-    @property
-    def any(self) -> bool:
-        return bool(self.running or self.coming or self.leaving)
-
-
-@dataclass(frozen=True)
-class Told:
-    """What the status said before: the part that decides something."""
-
-    phase: Phase = Phase.PENDING
-    started: float | None = None
-    """When its first master was made, or made again after a suspension."""
-    finished: float | None = None
-    progress: Progress = field(default_factory=Progress)
-    """The last that was heard of any master."""
-    crashes: int = 0
-    """Masters that ended without a word."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """Everything about one job."""
-
-    wish: Wish
-    told: Told
-    master: Master | None = None
-    workers: Workers = Workers()
-    has_service: bool = False
-    advice: Advice | None = None
-    """None while nobody has planned yet."""
-    term: int = 0
-
-
-# ------------------------------------------------------------------------------------------ what to do
-
-
-@dataclass(frozen=True)
-class MakeMaster:
-    """Secret, Service and pod, those that are not there yet."""
-
-    orders: Orders
-    crashes: int = 0
-    progress: Progress | None = None
-    """What an earlier master told last: the next one goes on from it."""
-
-
-@dataclass(frozen=True)
-class MakeService:
-    """Somebody deleted it."""
-
-
-@dataclass(frozen=True)
-class Post:
-    """Give the master other orders."""
-
-    orders: Orders
-
-
-@dataclass(frozen=True)
-class DeleteMaster:
-    """`force`: its node does not answer, so the API server forgets the pod."""
-
-    uid: str
-    force: bool = False
-
-
-@dataclass(frozen=True)
-class DeleteWorkers:
-    """They leave as if a person had deleted their pods."""
-
-    pods: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class DeleteEnded:
-    """Pods that are over and were only kept for their logs."""
-
-
-@dataclass(frozen=True)
-class DeleteJob:
-    """The TrainingJob itself: its time after the end is over."""
-
-
-Action = MakeMaster | MakeService | Post | DeleteMaster | DeleteWorkers | DeleteEnded | DeleteJob
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What is to be done, and where the job stands."""
-
-    phase: Phase
-    reason: str
-    """One word for programs, as conditions have it."""
-    message: str
-    """For people."""
-    target: int
-    actions: tuple[Action, ...] = ()
-    started: float | None = None
-    finished: float | None = None
-    progress: Progress = field(default_factory=Progress)
-    why: str = ""
-    """Why it should have so many workers."""
-    crashes: int = 0
-    degraded: str = ""
-    """What is not as it should be while the job goes on."""
-    again: float | None = None
-    """When to look again, if nothing else happens."""
 
 
 def reconcile(known: Known, now: float) -> Verdict:
@@ -251,7 +75,7 @@ def _crashes(known: Known) -> int:
     master, before = known.master, known.told.crashes
     if master is None:
         return before
-    worded = known.master is not None and _latest(known).phase in JOB_ENDS
+    worded = _latest(known).phase in JOB_ENDS
     crashed = master.stage is Stage.OVER and not master.disrupted and not worded
     return max(before, master.crashes + crashed)
 
@@ -411,7 +235,7 @@ def _keep(known: Known, now: float) -> Verdict:
         actions, again = _forced(master, now), _overdue(master)
         text = f"its master {master.text or 'leaves'}; the next one takes over"
     elif master.stage is Stage.OVER:
-        actions, again, text = _replace(known, master, orders, now)
+        actions, again, text = _replace(known, master, now)
     elif _differs(master.orders, orders):
         actions = (Post(orders),)
     if not known.has_service and master is not None and master.stage is not Stage.OVER:
@@ -457,9 +281,7 @@ def _differs(held: Orders | None, wanted: Orders) -> bool:
     return held is None or held.workers != wanted.workers or held.stop != wanted.stop
 
 
-def _replace(
-    known: Known, master: Master, orders: Orders, now: float
-) -> tuple[tuple[Action, ...], float | None, str]:
+def _replace(known: Known, master: Master, now: float) -> tuple[tuple[Action, ...], float | None, str]:
     """One that is over, while the job is not: its name must be free before the next one has it."""
     if master.disrupted or known.told.progress.phase == JobPhase.STOPPED:
         return (DeleteMaster(master.uid),), None, f"its master {master.text}; the next one takes over"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from edl_allreduce.core.controller.facts import Advice, Told, Verdict
 from edl_allreduce.core.controller.mail import Progress
-from edl_allreduce.core.controller.reconcile import Advice, Told, Verdict
 from edl_allreduce.core.controller.survey import time_of
 from edl_allreduce.core.trainingjob import FINAL, Condition, Phase
 
