@@ -6,24 +6,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from edl_allreduce.spec.resource import CRD_NAME, path
+from edl_allreduce.spec.resource import path
 from kubelab import eventually
 from tests.controller.process import RunningController, allow
 from tests.kubernetes.conftest import image, job  # noqa: F401
-from tests.trainingjob.conftest import FILE
+from tests.trainingjob.conftest import install, remove
 
 pytestmark = [pytest.mark.cluster, pytest.mark.training, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
 def controller(cluster, tmp_path) -> Iterator[RunningController]:
-    cluster.kubectl("apply", "--server-side", "-f", str(FILE))
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=60s")
+    install(cluster)
     running = RunningController(allow(cluster, tmp_path), "only")
     running.says("leads in term 1")
     yield running
     running.end()
-    cluster.kubectl("delete", "crd", CRD_NAME, "--timeout=60s")
+    remove(cluster)
 
 
 def test_a_job_is_watched_scaled_and_stopped_by_its_name(job, cluster, namespace, controller):  # noqa: F811
