@@ -9,6 +9,7 @@ from edl_allreduce.cluster.kubernetes.watching import Changed, Listed, Removed
 from edl_allreduce.core.controller import account, mail
 from edl_allreduce.core.controller.account import Account
 from edl_allreduce.core.controller.mail import Orders, Progress
+from edl_allreduce.core.goodput import Bucket, GoodputReport
 from edl_allreduce.core.progress import Length
 from edl_allreduce.core.status import JobStatus, Tally, WorkerStatus
 from edl_allreduce.errors import UsageError
@@ -25,6 +26,7 @@ def status(size: int = 2, **more) -> JobStatus:
         loss=0.5, records_per_second=64.0, steps_per_second=4.0, waiting_for="", elapsed=20.0,
         workers=workers, events=[], position=320, length=Length(400, 2, 8),
         tally=Tally(50, 320, 15.0, [0.1, 0.3, 0.2]),
+        goodput=GoodputReport(20.0, {Bucket.STEP: 15.0, Bucket.JOIN: 5.0}),
     )  # fmt: skip
     return JobStatus(**{**given, **more})
 
