@@ -116,7 +116,7 @@ def test_who_takes_the_port_of_a_dead_master_does_not_get_the_token(
     launch: Callable[..., RunningJob], port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDL_JOB_TOKEN", TOKEN)
-    flags = {"program": MASTER, "port": port, "num_workers": 0, "min_workers": 2, "num_epochs": 2}
+    flags = {"program": MASTER, "port": port, "num_workers": 0, "min_workers": 2, "cool_down_seconds": 1}
     job = launch(Fault("compute", "hold", {"step": 10}, repeat=True), **flags)
     logs = job.job_dir / "logs"
     logs.mkdir(parents=True, exist_ok=True)
