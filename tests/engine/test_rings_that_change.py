@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from edl_allreduce.core import protocol
 from edl_allreduce.core.attendance.queries import LEAD_STEPS
 from edl_allreduce.testing.fake_ring import Break
 from edl_allreduce.worker.loop.orders import Ending
+from edl_allreduce.worker.loop.steps import StepInput
 
 STEPS = 10
 
@@ -103,8 +106,20 @@ def test_a_newcomer_comes_at_a_voted_boundary_and_takes_the_state(crew, complete
 
 
 def test_a_worker_that_drains_is_not_made_to_wait(crew, complete):
-    crew.add(computing=crew.at_step(4, lambda: crew.master.plan(crew.workers[0].orders)))
-    crew.add(computing=crew.at_step(3, lambda: crew.workers[1].orders.drain()))
+    planned = threading.Event()
+
+    def plan_without_it() -> None:
+        crew.master.plan(crew.workers[0].orders)
+        planned.set()
+
+    def drain_and_see_the_plan(step: StepInput) -> None:
+        if step.number == 3:
+            crew.workers[1].orders.drain()
+        if step.number == 4:
+            assert planned.wait(60)
+
+    crew.add(computing=crew.at_step(4, plan_without_it))
+    crew.add(computing=drain_and_see_the_plan)
     crew.run()
     stays, leaves = crew.workers
     (joined,) = [j for j in stays.said(protocol.Joined) if j.generation == 2]

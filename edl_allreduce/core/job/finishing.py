@@ -28,7 +28,8 @@ def export_next(turn: Turn) -> None:
     finishers = turn.state.ending.finishers
     here = next((uid for uid in finishers if uid in turn.state.peers), None)
     if here is not None:
-        turn.ending(exporter=here, finishers=tuple(uid for uid in finishers if uid != here))
+        left = tuple(uid for uid in finishers if uid != here)
+        turn.ending(exporter=here, finishers=left, asked=turn.state.ending.asked | {here})
         turn.send(here, protocol.Export())
     elif finishers:
         turn.ending(exporter="", exporter_left=turn.now)  # they may come back
@@ -78,8 +79,8 @@ def patience(turn: Turn) -> float:
 
 
 def may_export(state: JobState, uid: str) -> bool:
-    """Those who were asked or are next, and whom an earlier master may have asked."""
-    if uid in (state.ending.exporter, *state.ending.finishers):
+    """Those who were asked, even if they were lost since, or are next; or whom an earlier master may have asked."""
+    if uid in state.ending.asked or uid in state.ending.finishers:
         return True
     took_over = state.phase is Phase.STARTING and state.options.recover_until > 0
     return took_over or state.peers[uid].hello.done

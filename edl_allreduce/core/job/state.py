@@ -195,6 +195,8 @@ class Ending:
     finishers: tuple[str, ...] = ()
     """Workers that hold the final model and were not asked yet to write it."""
     exporter: str = ""
+    asked: frozenset[str] = frozenset()
+    """All who were ever asked to write it: what the last of them said may arrive after news of their end."""
     exporter_left: float = 0.0
     """When the worker that writes the result was last seen to lose its connection."""
     path: str = ""
