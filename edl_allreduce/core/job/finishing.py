@@ -79,7 +79,7 @@ def patience(turn: Turn) -> float:
 
 
 def may_export(state: JobState, uid: str) -> bool:
-    """Those who were asked, even if they were lost since, or are next; or whom an earlier master may have asked."""
+    """Those who were asked, even if lost since, or are next; or whom an earlier master may have asked."""
     if uid in state.ending.asked or uid in state.ending.finishers:
         return True
     took_over = state.phase is Phase.STARTING and state.options.recover_until > 0
