@@ -329,13 +329,13 @@ def find_job(job_name: str, job_dir: str = "") -> LocalJobFiles:
 
 def token_for(master: str, job_dir: str = "") -> str:
     """The token of the master at this address, if it is a local job of this user; empty otherwise."""
-    host, _, port = master.rpartition(":")
-    if not _is_loopback(host.strip("[]")):
+    host, _, end = master.rpartition(":")  # a port, or the path of a socket
+    if host != "unix" and not _is_loopback(host.strip("[]")):
         return ""
     jobs = [LocalJobFiles(Path(job_dir))] if job_dir else known_jobs()
     for job in jobs:
         address = job.running()
-        if address is not None and address.address.rpartition(":")[2] == port:
+        if address is not None and address.address.rpartition(":")[2] == end:
             return address.token
     return ""
 
