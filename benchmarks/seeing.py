@@ -11,7 +11,6 @@ of its own time, is measured by itself and compared with the time of a step.
 from __future__ import annotations
 
 import argparse
-import re
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -153,11 +152,10 @@ def looking(job: RunningJob, viewers: int) -> Iterator[None]:
 
 
 def _page_of(job: RunningJob) -> tuple[str, str]:
-    found = re.search(r"The job's page: http://([\d.:]+)", job.stdout())
-    address = LocalJobFiles(job.job_dir).address()
-    if found is None or address is None:
+    address = LocalJobFiles(job.job_dir).running()
+    if address is None or not address.page:
         raise BenchmarkFailed(f"the job has no page\n{job.story()}")
-    return found[1], page_token(address.token)
+    return address.page, page_token(address.token)
 
 
 def _view(page: str, token: str, over: threading.Event) -> None:

@@ -230,7 +230,8 @@ class LocalJobFiles:
             ) from None
 
     def _must_be_own(self) -> None:
-        """Who may write here could put a link in the place of a file, and read what is written through it."""
+        """Who may write here could put a link in the place of a file, and read what is written through it, or
+        a socket in the place of the master's. Of a directory that is ours the group loses that right."""
         found = self.directory.stat()
         if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
             whose = "is somebody else's" if found.st_uid != os.geteuid() else "can be written by everybody"
@@ -238,6 +239,8 @@ class LocalJobFiles:
                 f"{self.directory} {whose}: the job's token would not be safe there. "
                 "Name a directory of your own with --job_dir=DIR."
             )
+        if found.st_mode & stat.S_IWGRP:
+            self.directory.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IWGRP)
 
     def register(self, address: Address) -> None:
         """Announce a master; the result of an earlier run is no longer this job's."""

@@ -152,7 +152,7 @@ class LocalJob:
     async def _run(self, history: History) -> Result:
         spec = self.spec
         check_port(spec.bind, spec.port)
-        check_port(spec.bind, spec.typed.dashboard_port or 0, flag="dashboard_port", free="auto")
+        check_port(LOOPBACK, spec.typed.dashboard_port or 0, flag="dashboard_port", free="auto")
         cluster = self._cluster()
 
         known = self._files.events() if self._earlier is not None else []
@@ -202,15 +202,15 @@ class LocalJob:
             await server.stop(1.0)
 
     async def _open_page(self, page: PageServer) -> str:
-        """Host and port; empty when the job has no page."""
+        """Host and port; empty when the job has no page. It is not encrypted, so it stays on this machine."""
         port = self.spec.typed.dashboard_port
         if port is None:
             return ""
         try:
-            port = await page.start(self.spec.bind, port)
+            port = await page.start(LOOPBACK, port)
         except OSError as error:  # taken since it was looked at
             raise UsageError(f"--dashboard_port={port}: {error.strerror}. Choose another.") from error
-        return f"{LOOPBACK if self.spec.bind == ANY else self.spec.bind}:{port}"
+        return f"{LOOPBACK}:{port}"
 
     def _name_page(self) -> None:
         """With the token only where nobody else reads along: a file may be open to others."""

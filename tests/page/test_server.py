@@ -15,6 +15,7 @@ from edl_allreduce.core import events
 from edl_allreduce.core.protocol import Command, DrainWorker, Scale, StopJob
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import UsageError
+from edl_allreduce.master.web import server as web_server
 from edl_allreduce.master.web.feed import Feed
 from edl_allreduce.master.web.server import PageServer
 
@@ -211,5 +212,22 @@ def test_a_viewer_that_reads_nothing_holds_up_nobody():
             for serial in range(3, 2000):
                 served.feed.tell(record(serial, events.Noted("note", "x" * 1000), float(serial)))
             assert (await served.get("/api/state", **TOKEN))[0] == 200
+
+    serve(story)
+
+
+def test_whoever_connects_without_end_is_hung_up_on_and_the_page_still_answers(monkeypatch):
+    monkeypatch.setattr(web_server, "MOST_CONNECTIONS", 3)
+
+    async def story(served: Served) -> None:
+        port = int(served.url.rpartition(":")[2])
+        crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+        ended = [asyncio.create_task(reader.read()) for reader, _ in crowd]
+        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+        assert 0 < sum(task.done() for task in ended) <= 3
+        for _, writer in crowd:
+            writer.close()
+        await asyncio.wait(ended)
+        assert (await served.get("/healthz"))[0] == 200
 
     serve(story)

@@ -82,6 +82,7 @@ def test_another_user_neither_learns_nor_changes_anything(
         num_workers=3,
         minibatch_size=GLOBAL_BATCH // 3,
         num_epochs=EPOCHS,
+        dashboard_port="off",  # it has guards and strangers of its own: tests/page
     )
     job.wait_for("launch", "worker 2", again=True)
     intruder = Intruder(job)

@@ -224,7 +224,7 @@ def _heard(turn: Turn, uid: str, link: int, message: protocol.FromWorker) -> Non
             keeping.proved(turn, peer.worker_id)
             queue.done(turn, uid, message)
         case Queue(), protocol.Concluded(metrics, path):
-            if uid != turn.state.work.concluder:
+            if uid not in turn.state.work.asked:
                 turn.tell(events.Anomaly("a result that it was not asked to make", peer.worker_id))
                 return
             if metrics:

@@ -108,7 +108,7 @@ def _give_out(turn: Turn) -> None:
     work = _work(turn)
     if tasks.finished and not work.concluder and work.waiting:
         concluder = min(work.waiting)
-        _change(turn, concluder=concluder)
+        _change(turn, concluder=concluder, asked=work.asked | {concluder})
         turn.send(concluder, protocol.Conclude(list(work.sums), tasks.total, work.records))
 
 

@@ -136,6 +136,8 @@ class Queue:
     waiting: frozenset[str] = frozenset()
     """Ready workers that have no task."""
     concluder: str = ""
+    asked: frozenset[str] = frozenset()
+    """All who were ever asked to conclude: what one of them said may arrive when another is asked already."""
     away: Mapping[str, float] = field(default_factory=dict)
     """Since when workers have no connection."""
 

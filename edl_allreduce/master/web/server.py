@@ -26,6 +26,10 @@ STATIC: Final = Path(__file__).parent / "static"
 LARGEST_REQUEST: Final = 4096
 """Bytes of a command."""
 MOST_VIEWERS: Final = 32
+MOST_CONNECTIONS: Final = 256
+"""More are hung up on: whoever may connect must not use up the descriptors that workers need."""
+SILENCE_SECONDS: Final = 30.0
+"""How long a connection may ask for nothing."""
 LAST_PICTURE_SECONDS: Final = 1.0
 """How long a page that is still open may take to get the last picture of a job that is over."""
 
@@ -41,6 +45,13 @@ class _Scale(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Drain(msgspec.Struct, forbid_unknown_fields=True):
     worker_id: int
+
+
+class _Full(asyncio.Protocol):
+    """Hangs up."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 class PageServer:
@@ -67,8 +78,13 @@ class PageServer:
         if metrics is not None:
             app.router.add_get("/metrics", self._figures)
         self._runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=LAST_PICTURE_SECONDS, handler_cancellation=True
+            app,
+            access_log=None,
+            shutdown_timeout=LAST_PICTURE_SECONDS,
+            handler_cancellation=True,
+            keepalive_timeout=SILENCE_SECONDS,
         )
+        self._listener: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; port 0 takes a free one. Returns the port, or raises OSError when it is taken."""
@@ -76,14 +92,21 @@ class PageServer:
         listener = socket.create_server(
             (host.strip("[]"), port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
         )
-        await web.SockSite(self._runner, listener).start()
+        self._listener = await asyncio.get_running_loop().create_server(self._admit, sock=listener)
         return int(listener.getsockname()[1])
+
+    def _admit(self) -> asyncio.Protocol:
+        server = self._runner.server
+        assert server is not None
+        return server() if len(server.connections) < MOST_CONNECTIONS else _Full()
 
     async def stop(self) -> None:
         """Whoever looks gets the last picture first."""
         self._feed.close()
         if self._viewers:
             await asyncio.wait(self._viewers, timeout=LAST_PICTURE_SECONDS)
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
 
     # ------------------------------------------------------------------------------------------- guarding
