@@ -11,7 +11,7 @@ from edl_allreduce.spec import parse_job
 from edl_allreduce.spec.resource import path, to_object
 from kubelab import eventually
 from kubelab.api import condition
-from tests.controller.process import SYSTEM, RunningController, allow, orders_on
+from tests.controller.process import MANIFESTS, SYSTEM, RunningController, allow, orders_on
 from tests.trainingjob.conftest import training_jobs  # noqa: F401
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.usefixtures("training_jobs"), pytest.mark.timeout(600)]
@@ -42,6 +42,7 @@ def submit(controlplane, namespace: str, *more: str) -> None:
         "--num_workers=8", "--worker_resource_request=cpu=1,memory=64Mi", f"--namespace={namespace}",
         "--master_resource_request=cpu=0.1,memory=64Mi", f"--cluster_spec_json={json.dumps(anywhere)}",
     ]  # fmt: skip
+    controlplane.kubectl("apply", "-n", namespace, "-f", str(MANIFESTS.parent / "elasticdl-rbac.yaml"))
     controlplane.api.create(path(namespace), to_object(parse_job("train", [*flags, *more]).spec))
 
 
@@ -80,7 +81,7 @@ def test_a_job_is_made_its_master_made_again_and_deleting_it_leaves_nothing(
     controlplane.kubectl("delete", "tj", "job", "-n", namespace, "--wait=false")
 
     def rest() -> str:
-        kinds = "pods,services,secrets,trainingjobs"
+        kinds = "pods,services,secrets,networkpolicies,trainingjobs"
         return controlplane.kubectl("get", kinds, "-n", namespace, "-l", "app=elasticdl", "-o", "name")
 
     eventually(lambda: rest().strip() == "", "nothing is left", 90)
