@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -34,6 +35,7 @@ from edl_allreduce.core.controller.mail import Progress
 from edl_allreduce.core.controller.status import stamp
 from edl_allreduce.core.controller.survey import ENDED
 from edl_allreduce.errors import ApiRefused, ClusterError
+from edl_allreduce.spec import JobSpec
 from edl_allreduce.spec.resource import TrainingJob, path
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,9 @@ PARALLEL = 8
 """Requests at the same time."""
 CONFLICT = 409
 FORBIDDEN = 403
+NO_RIGHT = re.compile(r"\bcannot \w+ resource\b")
+NO_ACCOUNT = re.compile(r"error looking up service account (?P<namespace>[^/\s]+)/(?P<name>[^:\s]+)")
+"""What the API server says in a 403 that comes from RBAC, and in one for an account that is not there."""
 LONGEST_NOTE = 1000
 """Characters of an Event's message; Kubernetes takes 1,024."""
 T = TypeVar("T")
@@ -225,7 +230,13 @@ class Hands:
 
 
 def rule_for(error: ClusterError) -> str:
-    """Which right is missing, for whoever can give it."""
-    if isinstance(error, ApiRefused) and error.status == FORBIDDEN:
+    """What is missing, for whoever can give it. Quotas and policies speak for themselves."""
+    if not isinstance(error, ApiRefused) or error.status != FORBIDDEN:
+        return str(error)
+    account = NO_ACCOUNT.search(str(error))
+    if account is not None and account["name"] == JobSpec.service_account:
+        apply = f"kubectl apply -n {account['namespace']} -f manifests/elasticdl-rbac.yaml"
+        return f"its master has no account: {error}. `{apply}` makes it."
+    if NO_RIGHT.search(str(error)):
         return f"the controller lacks a right: {error} `kubectl apply -k manifests/controller` gives it."
     return str(error)

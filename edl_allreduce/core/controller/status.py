@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ from edl_allreduce.core.trainingjob import FINAL, Condition, Phase
 Status = dict[str, Any]
 
 INVALID: Final = "InvalidSpec"
+REFUSED: Final = "Refused"
+"""By the API server: a right, an account, a quota or a policy."""
 NO_NEWS: Final = 30.0
 """Seconds by which an expected time may move before it is written anew."""
 LONGEST_MESSAGE: Final = 4_000
@@ -89,6 +91,17 @@ def refused(
     kept = [one for one in before.get("conditions") or () if one.get("type") != Condition.CREATED]
     phase = before.get("phase") or Phase.PENDING.value
     return {**before, "phase": phase, "observedGeneration": generation, "conditions": [created, *kept]}
+
+
+def hindered(
+    before: Mapping[str, Any], verdict: Verdict, about: About, why: str, now: float, *, begun: bool
+) -> Status:
+    """Of a job for which the API server refused something; `begun`: it has pods, and goes on with those."""
+    if begun or verdict.phase in FINAL:
+        return written(before, verdict, replace(about, warnings=(*about.warnings, why)), now)
+    nothing = replace(verdict, phase=Phase.PENDING, reason=REFUSED, message=why, started=None)
+    earlier = {"startTime": before["startTime"]} if "startTime" in before else {}
+    return {**written(before, nothing, about, now), **earlier}
 
 
 def _trainer(said: Progress) -> dict[str, Any]:
