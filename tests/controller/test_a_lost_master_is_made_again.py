@@ -105,6 +105,26 @@ def test_crashes_are_counted_over_masters_and_a_job_whose_masters_only_crash_has
     assert f"{MOST_CRASHES} masters" in last.message
 
 
+@pytest.mark.parametrize("end", ["Succeeded", "Failed"])
+def test_a_job_that_told_its_end_is_not_trained_again_when_its_masters_pod_is_deleted(lab: Lab, play, end):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        await lab.turn(controller)
+        lab.works()
+        await lab.turn(controller)
+        lab.tells(phase=end, reason="because")  # its pod still runs
+        await lab.turn(controller)
+        assert lab.status()["phase"] not in ("Succeeded", "Failed")
+        lab.api.remove(lab.master_path())
+        await lab.turn(controller)
+        assert lab.status()["phase"] == end and lab.condition(end)["message"] == "because"
+        await lab.turn(controller)
+        assert lab.master() is None
+
+    play(story())
+
+
 def test_the_end_that_an_earlier_master_told_is_not_the_end_of_the_next_one():
     told = Progress(phase="Stopped", reason="suspended by its spec", step=5, next_id=3)
     verdict = reconcile(known(None, Workers(), progress=told), NOW)

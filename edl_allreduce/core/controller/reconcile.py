@@ -111,23 +111,27 @@ def _after_the_end(known: Known, now: float) -> Verdict:
 
 
 def _outcome(known: Known, now: float) -> Verdict | None:
-    """Whether the job is over, from how its master ended. None: it goes on, perhaps with the next one."""
-    master = known.master
-    if master is None or master.stage is not Stage.OVER:
+    """Whether the job is over, from how its master ended. None: it goes on, perhaps with the next one.
+
+    The last report of a master whose pod is gone counts, too. Not that it stopped: for what, its pod knew.
+    """
+    master, said = known.master, known.told.progress
+    if master is not None and master.stage is not Stage.OVER:
         return None
-    said = known.told.progress
     match said.phase:
         case JobPhase.SUCCEEDED:
             return _final(known, Phase.SUCCEEDED, "Succeeded", said.reason or "trained to its end", now)
         case JobPhase.FAILED:
             why = said.reason or "its master said that it failed"
             return _final(known, Phase.FAILED, "JobFailed", why, now)
-        case JobPhase.STOPPED:
+        case JobPhase.STOPPED if master is not None:
             order = master.orders.stop if master.orders is not None else ""
             if order.startswith(TIME_IS_UP):
                 return _final(known, Phase.FAILED, "DeadlineExceeded", order, now)
             if not order.startswith(SUSPENDED):
                 return _final(known, Phase.STOPPED, "Stopped", said.reason or "somebody stopped it", now)
+    if master is None:
+        return None
     if said.phase not in JOB_ENDS and not master.disrupted and known.told.crashes >= MOST_CRASHES:
         words = f"{known.told.crashes} masters ended without a word; the last one {master.text}"
         return _final(known, Phase.FAILED, "MasterCrashed", words, now)
