@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.controller.conftest import NAMESPACE, Lab
 
 
@@ -106,6 +108,26 @@ def test_a_job_that_fails_says_why(lab: Lab, play):
         await lab.turn(controller)
         await lab.turn(controller)
         assert lab.status()["phase"] == "Failed", "it stays so"
+
+    play(story())
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always"])
+@pytest.mark.parametrize("knows_rules", [False, True])
+def test_whatever_its_spec_says_a_master_that_ends_the_job_is_not_started_again(
+    lab: Lab, play, policy, knows_rules
+):
+    async def story():
+        controller = lab.controller(restart_killed=knows_rules)
+        lab.job(master={"restartPolicy": policy})
+        await lab.turn(controller)
+        pod = lab.master()["spec"]
+        (container,) = pod["containers"]
+        if knows_rules:
+            (rule,) = container["restartPolicyRules"]
+            assert container["restartPolicy"] == "Never" and rule["exitCodes"]["values"] == [137, 255]
+        else:
+            assert pod["restartPolicy"] == "Never"
 
     play(story())
 
