@@ -45,7 +45,7 @@ TIME_IS_UP: Final = "activeDeadlineSeconds is over"
 def reconcile(known: Known, now: float) -> Verdict:
     """`now`: seconds since 1970, as the API server's times are."""
     told = replace(known.told, progress=_latest(known), crashes=_crashes(known))
-    known = replace(known, told=told)
+    known = replace(known, told=told, term=_term(known))
     return replace(_verdict(known, now), crashes=told.crashes)
 
 
@@ -60,6 +60,12 @@ def _verdict(known: Known, now: float) -> Verdict:
     if stop:
         return _stop(known, stop, now)
     return _keep(known, now)
+
+
+def _term(known: Known) -> int:
+    """Of the next orders. A Lease that was deleted begins at 1 again; a master follows no earlier term."""
+    held = known.master.orders if known.master is not None else None
+    return max(known.term, held.term) if held is not None else known.term
 
 
 def _latest(known: Known) -> Progress:
