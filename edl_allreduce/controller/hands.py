@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
 
-from edl_allreduce import clock
+from edl_allreduce import clock, outside
 from edl_allreduce.cluster.kubernetes import manifests, names
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
 from edl_allreduce.cluster.kubernetes.names import Object
@@ -163,12 +163,21 @@ class Hands:
         await self._make(manifests.secret(job.spec, credentials, job.uid), entry, "secrets", term)
         if self._mirror.get(SERVICES, f"{job.namespace}/{names.master_name(job.name)}") is None:
             await self._make(manifests.master_service(job.spec), entry, "services", term)
-        await self._make(manifests.network_policy(job.spec), entry, "networkpolicies", term)
+        await self._make_policy(entry, job, term)
         annotations = {**action.orders.annotations(), mail.CRASHES: str(action.crashes)}
         if action.progress is not None and action.progress != Progress():
             annotations[mail.PROGRESS] = action.progress.text()
         pod = master_pod_of(job.spec, entry.found, annotations, restart_killed=self._restart_killed)
         await self._make(pod, entry, "pods", term)
+
+    async def _make_policy(self, entry: Entry, job: TrainingJob, term: int) -> None:
+        try:
+            await self._make(manifests.network_policy(job.spec, job.uid), entry, "networkpolicies", term)
+        except ApiRefused as error:
+            if error.status != FORBIDDEN:
+                raise
+            why = outside.line(rule_for(error), 1000)
+            log.warning("%s goes on without a NetworkPolicy, open to other pods: %s", entry.key, why)
 
     async def _make(self, manifest: Object, entry: Entry, collection: str, term: int) -> None:
         namespace = entry.found["metadata"]["namespace"]

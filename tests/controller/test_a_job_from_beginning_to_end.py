@@ -7,13 +7,13 @@ import pytest
 from tests.controller.conftest import NAMESPACE, Lab
 
 
-def test_a_new_job_gets_a_secret_a_service_and_a_master_that_belong_to_it(lab: Lab, play):
+def test_a_new_job_gets_a_secret_a_service_a_policy_and_a_master_that_belong_to_it(lab: Lab, play):
     async def story():
         controller = lab.controller()
         job = lab.job()
         await lab.turn(controller)
         uid = lab.api.get(job)["metadata"]["uid"]
-        for kind in ("secrets", "services", "pods"):
+        for kind in ("secrets", "services", "networkpolicies", "pods"):
             (made,) = lab.api.all(kind, NAMESPACE)
             (owner,) = made["metadata"]["ownerReferences"]
             assert (owner["uid"], owner["kind"], owner["controller"]) == (uid, "TrainingJob", True)
@@ -26,6 +26,8 @@ def test_a_new_job_gets_a_secret_a_service_and_a_master_that_belong_to_it(lab: L
         assert lab.status()["phase"] == "Pending"
         assert "begins" in lab.status()["plan"]["reason"]
         assert any(event.startswith("MasterMade: ") for event in lab.events())
+        (policy,) = lab.api.all("networkpolicies", NAMESPACE)
+        assert policy["metadata"]["name"] == secret["metadata"]["name"], "no earlier job of this name has it"
         lab.api.delete(job)
         assert not lab.api.all("pods") and not lab.api.all("secrets") and not lab.api.all("services")
 

@@ -94,6 +94,20 @@ def test_a_job_whose_master_the_api_server_refuses_says_so_and_what_would_help(l
     play(story())
 
 
+def test_without_the_right_to_make_network_policies_a_job_gets_its_master_all_the_same(
+    lab: Lab, play, caplog
+):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        rule = lab.api.refuse("POST", "/networkpolicies$", status=403, words=NO_RIGHT)
+        await lab.turn(controller)
+        assert rule.fired == 1 and lab.master() is not None
+        assert "without a NetworkPolicy, open to other pods: the controller lacks a right" in caplog.text
+
+    play(story())
+
+
 def test_a_refusal_for_a_job_that_trains_is_told_as_degraded_and_forgotten_when_it_is_over(lab: Lab, play):
     async def story():
         controller = lab.controller()
