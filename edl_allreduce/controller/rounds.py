@@ -243,15 +243,16 @@ class Controller:
                 await self.hands.mark_prices(workers, cost, term)
         except ClusterError as error:
             why = rule_for(error)
-            entry.told = replace(entry.told, progress=verdict.progress, crashes=verdict.crashes)
+            entry.told = _heard(entry.told, verdict)
             await self._told(entry, status.hindered(before, verdict, about, why, now, begun=bool(pods)), term)
             raise
         wanted = status.written(before, verdict, about, now)
         if not await self._told(entry, wanted, term):
             # What was not told has not happened yet: the next round decides it again.
-            entry.told = replace(entry.told, progress=verdict.progress, crashes=verdict.crashes)
+            entry.told = _heard(entry.told, verdict)
             return
-        entry.told = Told(verdict.phase, verdict.started, verdict.finished, verdict.progress, verdict.crashes)
+        told = Told(verdict.phase, verdict.started, verdict.finished)
+        entry.told = _heard(told, verdict)
         if wanted != before:
             await self._tell_events(entry, verdict, term)
 
@@ -278,6 +279,11 @@ class Controller:
             kind = "Warning" if verdict.phase is Phase.FAILED or verdict.degraded else "Normal"
             note = verdict.message or verdict.phase.value
             await self.hands.tell(entry, kind, verdict.reason, note, term)
+
+
+def _heard(told: Told, verdict: Verdict) -> Told:
+    """With what masters said so far."""
+    return replace(told, progress=verdict.progress, crashes=verdict.crashes, worked=verdict.worked)
 
 
 def _all_of(job: TrainingJob) -> Advice:

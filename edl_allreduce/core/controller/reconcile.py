@@ -44,9 +44,10 @@ TIME_IS_UP: Final = "activeDeadlineSeconds is over"
 
 def reconcile(known: Known, now: float) -> Verdict:
     """`now`: seconds since 1970, as the API server's times are."""
+    known = replace(known, told=replace(known.told, worked=_worked(known)))
     told = replace(known.told, progress=_latest(known), crashes=_crashes(known))
     known = replace(known, told=told, term=_term(known))
-    return replace(_verdict(known, now), crashes=told.crashes)
+    return replace(_verdict(known, now), crashes=told.crashes, worked=told.worked)
 
 
 def _verdict(known: Known, now: float) -> Verdict:
@@ -77,12 +78,23 @@ def _latest(known: Known) -> Progress:
     return replace(said, next_id=max(said.next_id, before.next_id))
 
 
+def _worked(known: Known) -> str:
+    """The uid of the master under which training went on last: if it crashes, that is the first in a row."""
+    master, told = known.master, known.told
+    said = master.progress if master is not None and master.stage is not Stage.COMING else None
+    if master is None or said is None or not said.ring or said.step <= told.progress.step:
+        return told.worked
+    return master.uid
+
+
 def _crashes(known: Known) -> int:
     master, before = known.master, known.told.crashes
     if master is None:
         return before
     worded = _latest(known).phase in JOB_ENDS
     crashed = master.stage is Stage.OVER and not master.disrupted and not worded
+    if master.uid == known.told.worked:
+        return int(crashed)
     return max(before, master.crashes + crashed)
 
 
