@@ -144,17 +144,23 @@ class Mailbox:
 
     async def _report(self) -> None:
         while True:
-            status = self._job.status()
-            self._account = account.watch(self._account, status, clock.now())
-            ranks = [worker.rank for worker in status.workers]
-            shown = (status.phase, status.wanted, ranks, self._next_id())
-            due = clock.now() - self._reported >= REPORT_SECONDS
-            if due:
-                self._account = account.sample(self._account, status)
-            if (due or shown != self._shown) and await self._write(self._progress()):
-                self._shown = shown
-                self._reported = clock.now()
+            try:
+                await self._look()
+            except Exception:
+                log.exception("the job's progress could not be told; it is tried again")
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self) -> None:
+        status = self._job.status()
+        self._account = account.watch(self._account, status, clock.now())
+        ranks = [worker.rank for worker in status.workers]
+        shown = (status.phase, status.wanted, ranks, self._next_id())
+        due = clock.now() - self._reported >= REPORT_SECONDS
+        if due:
+            self._account = account.sample(self._account, status)
+        if (due or shown != self._shown) and await self._write(self._progress()):
+            self._shown = shown
+            self._reported = clock.now()
 
     async def _write(self, progress: Progress) -> bool:
         change = {"metadata": {"uid": self._pod["uid"], "annotations": {mail.PROGRESS: progress.text()}}}

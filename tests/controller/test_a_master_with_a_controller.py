@@ -13,6 +13,7 @@ from edl_allreduce.core.goodput import Bucket, GoodputReport
 from edl_allreduce.core.progress import Length
 from edl_allreduce.core.status import JobStatus, Tally, WorkerStatus
 from edl_allreduce.errors import UsageError
+from edl_allreduce.master import managed
 from edl_allreduce.master.managed import Mailbox
 from edl_allreduce.testing.fake_api import FakeApi
 
@@ -109,6 +110,29 @@ def test_through_a_watch_and_back_into_the_annotation():
                 found = mail.read_progress(annotations.get(mail.PROGRESS, ""))
                 await asyncio.sleep(0.01)
         assert (found.step, found.ring, found.next_id, found.epoch) == (50, 2, 7, 1)
+        await box.close()
+        api.close()
+
+    asyncio.run(story())
+
+
+def test_progress_is_told_again_after_something_unforeseen_went_wrong(monkeypatch, caplog):
+    async def story():
+        monkeypatch.setattr(managed, "LOOK_SECONDS", 0.01)
+        api, _, _, box = mailbox(Orders(2))
+        failures = []
+
+        def break_once(method: str, path: str) -> None:
+            if method == "PATCH" and not failures:
+                failures.append(path)
+                raise RuntimeError("a cable was bitten")
+
+        api.before = break_once
+        box.start()
+        async with asyncio.timeout(30):
+            while mail.PROGRESS not in api.get(f"{PODS}/m")["metadata"]["annotations"]:
+                await asyncio.sleep(0.01)
+        assert failures and "a cable was bitten" in caplog.text
         await box.close()
         api.close()
 
