@@ -18,6 +18,7 @@ from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.watching import Changed, Listed, Lister, Removed, Seen, Watcher
 from edl_allreduce.core.controller import account, mail
 from edl_allreduce.core.controller.mail import Orders, Progress
+from edl_allreduce.core.protocol import Command, Scale
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import ClusterError, UsageError
 
@@ -136,6 +137,18 @@ class Mailbox:
                 self._job.note("controller", f"the controller wants {orders.workers} workers: {error}")
                 return
             self._wanted(orders.workers)
+
+    def check(self, command: Command) -> None:
+        """The controller keeps the size: another one would last until its next orders, without a word."""
+        if not isinstance(command, Scale):
+            return
+        job, where = self._job.status().job_name, self._pod["namespace"]
+        count = command.num_workers
+        raise UsageError(
+            f"the size of {job} is that of its TrainingJob, which the cluster's controller keeps. "
+            f"Ask there: `elasticdl scale --job_name={job} --namespace={where} --num_workers={count}` "
+            f"(or `kubectl scale tj {job} -n {where} --replicas={count}`)."
+        )
 
     # ------------------------------------------------------------------------------------------- progress
 
