@@ -19,6 +19,7 @@ REFUSED: Final = "Refused"
 """By the API server: a right, an account, a quota or a policy."""
 NO_NEWS: Final = 30.0
 """Seconds by which an expected time may move before it is written anew."""
+LAST_SECOND: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 LONGEST_MESSAGE: Final = 4_000
 """Kubernetes takes 32,768 characters in a condition; people read fewer."""
 
@@ -38,8 +39,8 @@ class About:
 
 
 def stamp(seconds: float) -> str:
-    """As Kubernetes writes times."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """As Kubernetes writes times, which have four digits for the year."""
+    return datetime.fromtimestamp(max(0.0, min(LAST_SECOND, seconds)), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def told_in(status: Mapping[str, Any]) -> Told:
