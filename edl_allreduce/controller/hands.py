@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
 
-from edl_allreduce import clock
+from edl_allreduce import clock, outside
 from edl_allreduce.cluster.kubernetes import manifests, names
 from edl_allreduce.cluster.kubernetes.credentials import make_credentials
 from edl_allreduce.cluster.kubernetes.names import Object
@@ -34,6 +35,7 @@ from edl_allreduce.core.controller.mail import Progress
 from edl_allreduce.core.controller.status import stamp
 from edl_allreduce.core.controller.survey import ENDED
 from edl_allreduce.errors import ApiRefused, ClusterError
+from edl_allreduce.spec import JobSpec
 from edl_allreduce.spec.resource import TrainingJob, path
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,9 @@ PARALLEL = 8
 """Requests at the same time."""
 CONFLICT = 409
 FORBIDDEN = 403
+NO_RIGHT = re.compile(r"\bcannot \w+ resource\b")
+NO_ACCOUNT = re.compile(r"error looking up service account (?P<namespace>[^/\s]+)/(?P<name>[^:\s]+)")
+"""What the API server says in a 403 that comes from RBAC, and in one for an account that is not there."""
 LONGEST_NOTE = 1000
 """Characters of an Event's message; Kubernetes takes 1,024."""
 T = TypeVar("T")
@@ -158,12 +163,21 @@ class Hands:
         await self._make(manifests.secret(job.spec, credentials, job.uid), entry, "secrets", term)
         if self._mirror.get(SERVICES, f"{job.namespace}/{names.master_name(job.name)}") is None:
             await self._make(manifests.master_service(job.spec), entry, "services", term)
-        await self._make(manifests.network_policy(job.spec), entry, "networkpolicies", term)
+        await self._make_policy(entry, job, term)
         annotations = {**action.orders.annotations(), mail.CRASHES: str(action.crashes)}
         if action.progress is not None and action.progress != Progress():
             annotations[mail.PROGRESS] = action.progress.text()
         pod = master_pod_of(job.spec, entry.found, annotations, restart_killed=self._restart_killed)
         await self._make(pod, entry, "pods", term)
+
+    async def _make_policy(self, entry: Entry, job: TrainingJob, term: int) -> None:
+        try:
+            await self._make(manifests.network_policy(job.spec, job.uid), entry, "networkpolicies", term)
+        except ApiRefused as error:
+            if error.status != FORBIDDEN:
+                raise
+            why = outside.line(rule_for(error), 1000)
+            log.warning("%s goes on without a NetworkPolicy, open to other pods: %s", entry.key, why)
 
     async def _make(self, manifest: Object, entry: Entry, collection: str, term: int) -> None:
         namespace = entry.found["metadata"]["namespace"]
@@ -225,7 +239,13 @@ class Hands:
 
 
 def rule_for(error: ClusterError) -> str:
-    """Which right is missing, for whoever can give it."""
-    if isinstance(error, ApiRefused) and error.status == FORBIDDEN:
+    """What is missing, for whoever can give it. Quotas and policies speak for themselves."""
+    if not isinstance(error, ApiRefused) or error.status != FORBIDDEN:
+        return str(error)
+    account = NO_ACCOUNT.search(str(error))
+    if account is not None and account["name"] == JobSpec.service_account:
+        apply = f"kubectl apply -n {account['namespace']} -f manifests/elasticdl-rbac.yaml"
+        return f"its master has no account: {error}. `{apply}` makes it."
+    if NO_RIGHT.search(str(error)):
         return f"the controller lacks a right: {error} `kubectl apply -k manifests/controller` gives it."
     return str(error)

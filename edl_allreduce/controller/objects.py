@@ -8,6 +8,7 @@ from dataclasses import replace
 from edl_allreduce.cluster.kubernetes import manifests
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.spec import JobSpec
+from edl_allreduce.spec.job import RestartPolicy
 
 MASTER_GRACE = 10
 """Seconds between SIGTERM and SIGKILL: it leaves at once, and while it leaves no other has its name."""
@@ -21,9 +22,11 @@ def master_pod_of(
 ) -> Object:
     """The master's pod of the TrainingJob `owner`: when its node is lost, another is made elsewhere soon.
 
-    `restart_killed`: the cluster can start a killed master again in the same pod, which is quicker.
+    `restart_killed`: the cluster can start a killed master again in the same pod, which is quicker. A kubelet
+    that starts it after every end, as the spec may ask, would never let a job that failed be over.
     """
-    spec = replace(spec, master_grace_seconds=max(spec.master_grace_seconds, NEXT_MASTER_SECONDS))
+    grace = max(spec.master_grace_seconds, NEXT_MASTER_SECONDS)
+    spec = replace(spec, master_grace_seconds=grace, restart_policy=RestartPolicy.NEVER)
     pod = manifests.master_pod(spec, restart_killed=restart_killed, uid=owner["metadata"]["uid"])
     told = {**pod["metadata"].get("annotations", {}), **annotations}
     rest = {

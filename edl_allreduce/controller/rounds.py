@@ -190,7 +190,7 @@ class Controller:
             log.exception("job %s met a bug; the others go on", entry.key)
             self._troubled(entry, f"a bug in the controller: {type(error).__name__}: {error}")
         else:
-            entry.failures = 0
+            entry.failures, entry.trouble = 0, ""
 
     def _troubled(self, entry: Entry, why: str) -> None:
         self.figures.refusals += 1
@@ -229,26 +229,30 @@ class Controller:
             names.selector(job.name, Replica.WORKER),
             known.workers.running,
             advice if self._policy is not None else None,
-            (*job.warnings, *([entry.trouble] if entry.trouble else [])),
+            job.warnings,
         )
         self._look_again(verdict.again)
         self.figures.phases[verdict.phase.value] += 1
         self.figures.workers[entry.key] = (known.workers.running, verdict.target)
-        for action in verdict.actions:
-            await self.hands.perform(action, entry, job, term)
-        if verdict.actions:
-            entry.trouble = ""
-        if verdict.phase in (Phase.RUNNING, Phase.SCALING):
-            cost = price.price(verdict.progress, job.min, known.workers.running)
-            await self.hands.mark_prices(
-                [pod for pod in pods if names.worker_id_of(pod) is not None], cost, term
-            )
+        try:
+            for action in verdict.actions:
+                await self.hands.perform(action, entry, job, term)
+            if verdict.phase in (Phase.RUNNING, Phase.SCALING):
+                cost = price.price(verdict.progress, job.min, known.workers.running)
+                workers = [pod for pod in pods if names.worker_id_of(pod) is not None]
+                await self.hands.mark_prices(workers, cost, term)
+        except ClusterError as error:
+            why = rule_for(error)
+            entry.told = _heard(entry.told, verdict)
+            await self._told(entry, status.hindered(before, verdict, about, why, now, begun=bool(pods)), term)
+            raise
         wanted = status.written(before, verdict, about, now)
         if not await self._told(entry, wanted, term):
             # What was not told has not happened yet: the next round decides it again.
-            entry.told = replace(entry.told, progress=verdict.progress, crashes=verdict.crashes)
+            entry.told = _heard(entry.told, verdict)
             return
-        entry.told = Told(verdict.phase, verdict.started, verdict.finished, verdict.progress, verdict.crashes)
+        told = Told(verdict.phase, verdict.started, verdict.finished)
+        entry.told = _heard(told, verdict)
         if wanted != before:
             await self._tell_events(entry, verdict, term)
 
@@ -275,6 +279,11 @@ class Controller:
             kind = "Warning" if verdict.phase is Phase.FAILED or verdict.degraded else "Normal"
             note = verdict.message or verdict.phase.value
             await self.hands.tell(entry, kind, verdict.reason, note, term)
+
+
+def _heard(told: Told, verdict: Verdict) -> Told:
+    """With what masters said so far."""
+    return replace(told, progress=verdict.progress, crashes=verdict.crashes, worked=verdict.worked)
 
 
 def _all_of(job: TrainingJob) -> Advice:

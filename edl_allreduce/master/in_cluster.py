@@ -305,6 +305,8 @@ class ClusterMaster:
             self._file.write(self._memory)
 
     async def _answer(self, command: Command) -> JobStatus:
+        if self._mailbox is not None:
+            self._mailbox.check(command)
         status = dataclasses.replace(await self.job.answer(command), flags=self._flags)
         if status.wanted != self._memory.wanted:
             self._memory.wanted = status.wanted

@@ -18,6 +18,7 @@ from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.watching import Changed, Listed, Lister, Removed, Seen, Watcher
 from edl_allreduce.core.controller import account, mail
 from edl_allreduce.core.controller.mail import Orders, Progress
+from edl_allreduce.core.protocol import Command, Scale
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import ClusterError, UsageError
 
@@ -137,6 +138,18 @@ class Mailbox:
                 return
             self._wanted(orders.workers)
 
+    def check(self, command: Command) -> None:
+        """The controller keeps the size: another one would last until its next orders, without a word."""
+        if not isinstance(command, Scale):
+            return
+        job, where = self._job.status().job_name, self._pod["namespace"]
+        count = command.num_workers
+        raise UsageError(
+            f"the size of {job} is that of its TrainingJob, which the cluster's controller keeps. "
+            f"Ask there: `elasticdl scale --job_name={job} --namespace={where} --num_workers={count}` "
+            f"(or `kubectl scale tj {job} -n {where} --replicas={count}`)."
+        )
+
     # ------------------------------------------------------------------------------------------- progress
 
     def _progress(self) -> Progress:
@@ -144,17 +157,23 @@ class Mailbox:
 
     async def _report(self) -> None:
         while True:
-            status = self._job.status()
-            self._account = account.watch(self._account, status, clock.now())
-            ranks = [worker.rank for worker in status.workers]
-            shown = (status.phase, status.wanted, ranks, self._next_id())
-            due = clock.now() - self._reported >= REPORT_SECONDS
-            if due:
-                self._account = account.sample(self._account, status)
-            if (due or shown != self._shown) and await self._write(self._progress()):
-                self._shown = shown
-                self._reported = clock.now()
+            try:
+                await self._look()
+            except Exception:
+                log.exception("the job's progress could not be told; it is tried again")
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self) -> None:
+        status = self._job.status()
+        self._account = account.watch(self._account, status, clock.now())
+        ranks = [worker.rank for worker in status.workers]
+        shown = (status.phase, status.wanted, ranks, self._next_id())
+        due = clock.now() - self._reported >= REPORT_SECONDS
+        if due:
+            self._account = account.sample(self._account, status)
+        if (due or shown != self._shown) and await self._write(self._progress()):
+            self._shown = shown
+            self._reported = clock.now()
 
     async def _write(self, progress: Progress) -> bool:
         change = {"metadata": {"uid": self._pod["uid"], "annotations": {mail.PROGRESS: progress.text()}}}

@@ -40,6 +40,7 @@ class Refusal:
     path: re.Pattern[str]
     status: int
     times: int
+    words: str
     fired: int = 0
 
 
@@ -61,9 +62,9 @@ class FakeApi:
 
     # ----------------------------------------------------------------------------------- what tests say
 
-    def refuse(self, method: str, path: str, status: int = 500, times: int = 1) -> Refusal:
+    def refuse(self, method: str, path: str, status: int = 500, times: int = 1, words: str = "") -> Refusal:
         """Answer the next requests of this kind with an error."""
-        rule = Refusal(method, re.compile(path), status, times)
+        rule = Refusal(method, re.compile(path), status, times, words)
         self._refusals.append(rule)
         return rule
 
@@ -215,7 +216,8 @@ class FakeApi:
         for rule in self._refusals:
             if rule.method == method and rule.path.search(path) and rule.fired < rule.times:
                 rule.fired += 1
-                raise ApiRefused(f"{method} {path} is refused", status=rule.status, reason="Forbidden")
+                words = rule.words or f"{method} {path} is refused"
+                raise ApiRefused(words, status=rule.status, reason="Forbidden")
 
     def _stamp(self, later: float = 0.0) -> str:
         return datetime.fromtimestamp(self._wall() + later, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

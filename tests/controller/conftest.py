@@ -66,8 +66,8 @@ class Lab:
             self.api.run_pod(f"{where}/{name}", node)
         return f"{where}/{name}"
 
-    def controller(self, me: str = "a", policy: Policy | None = Policy()) -> Controller:  # noqa: B008
-        return Controller(self.api, namespace="system", me=me, policy=policy, clock=self.clock)
+    def controller(self, me: str = "a", policy: Policy | None = Policy(), **more) -> Controller:  # noqa: B008
+        return Controller(self.api, namespace="system", me=me, policy=policy, clock=self.clock, **more)
 
     async def turn(self, controller: Controller, seconds: float = 2.0) -> None:
         """One look at the lease, one at everything."""

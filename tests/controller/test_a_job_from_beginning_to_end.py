@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.controller.conftest import NAMESPACE, Lab
 
 
-def test_a_new_job_gets_a_secret_a_service_and_a_master_that_belong_to_it(lab: Lab, play):
+def test_a_new_job_gets_a_secret_a_service_a_policy_and_a_master_that_belong_to_it(lab: Lab, play):
     async def story():
         controller = lab.controller()
         job = lab.job()
         await lab.turn(controller)
         uid = lab.api.get(job)["metadata"]["uid"]
-        for kind in ("secrets", "services", "pods"):
+        for kind in ("secrets", "services", "networkpolicies", "pods"):
             (made,) = lab.api.all(kind, NAMESPACE)
             (owner,) = made["metadata"]["ownerReferences"]
             assert (owner["uid"], owner["kind"], owner["controller"]) == (uid, "TrainingJob", True)
@@ -24,6 +26,8 @@ def test_a_new_job_gets_a_secret_a_service_and_a_master_that_belong_to_it(lab: L
         assert lab.status()["phase"] == "Pending"
         assert "begins" in lab.status()["plan"]["reason"]
         assert any(event.startswith("MasterMade: ") for event in lab.events())
+        (policy,) = lab.api.all("networkpolicies", NAMESPACE)
+        assert policy["metadata"]["name"] == secret["metadata"]["name"], "no earlier job of this name has it"
         lab.api.delete(job)
         assert not lab.api.all("pods") and not lab.api.all("secrets") and not lab.api.all("services")
 
@@ -106,6 +110,26 @@ def test_a_job_that_fails_says_why(lab: Lab, play):
         await lab.turn(controller)
         await lab.turn(controller)
         assert lab.status()["phase"] == "Failed", "it stays so"
+
+    play(story())
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always"])
+@pytest.mark.parametrize("knows_rules", [False, True])
+def test_whatever_its_spec_says_a_master_that_ends_the_job_is_not_started_again(
+    lab: Lab, play, policy, knows_rules
+):
+    async def story():
+        controller = lab.controller(restart_killed=knows_rules)
+        lab.job(master={"restartPolicy": policy})
+        await lab.turn(controller)
+        pod = lab.master()["spec"]
+        (container,) = pod["containers"]
+        if knows_rules:
+            (rule,) = container["restartPolicyRules"]
+            assert container["restartPolicy"] == "Never" and rule["exitCodes"]["values"] == [137, 255]
+        else:
+            assert pod["restartPolicy"] == "Never"
 
     play(story())
 

@@ -19,7 +19,7 @@ from edl_allreduce.core.controller.facts import (
 from edl_allreduce.core.controller.mail import Progress
 from edl_allreduce.core.controller.reconcile import MOST_CRASHES, reconcile
 from edl_allreduce.core.trainingjob import Phase
-from tests.controller.conftest import Lab
+from tests.controller.conftest import NAMESPACE, Lab
 
 NOW = 1_700_000_000.0
 
@@ -103,6 +103,53 @@ def test_crashes_are_counted_over_masters_and_a_job_whose_masters_only_crash_has
     last = reconcile(known(over(crashes=MOST_CRASHES - 1), Workers(2)), NOW + 1000)
     assert (last.phase, last.reason) == (Phase.FAILED, "MasterCrashed")
     assert f"{MOST_CRASHES} masters" in last.message
+
+
+def test_crashes_with_training_between_them_are_not_in_a_row(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        await lab.turn(controller)
+        for step in range(1, 2 * MOST_CRASHES):
+            lab.works(step=step)
+            await lab.turn(controller)
+            await lab.turn(controller)  # nothing new, and still not in a row
+            lab.api.end_pod(lab.master_path(), 1, "Traceback")
+            await lab.turn(controller)
+            assert lab.status()["phase"] != "Failed", f"after {step} crashes"
+            assert controller.book.entries[f"{NAMESPACE}/job"].told.crashes == 1
+            lab.api.remove(lab.master_path())
+            await lab.turn(controller, 10)
+            assert lab.master()["metadata"]["annotations"][mail.CRASHES] == "1"
+        for _ in range(MOST_CRASHES - 1):  # without a step
+            lab.api.run_pod(lab.master_path(), "n0")
+            lab.api.end_pod(lab.master_path(), 1, "Traceback")
+            await lab.turn(controller)
+            lab.api.remove(lab.master_path())
+            await lab.turn(controller, 300)
+        assert lab.condition("Failed")["reason"] == "MasterCrashed"
+
+    play(story())
+
+
+@pytest.mark.parametrize("end", ["Succeeded", "Failed"])
+def test_a_job_that_told_its_end_is_not_trained_again_when_its_masters_pod_is_deleted(lab: Lab, play, end):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        await lab.turn(controller)
+        lab.works()
+        await lab.turn(controller)
+        lab.tells(phase=end, reason="because")  # its pod still runs
+        await lab.turn(controller)
+        assert lab.status()["phase"] not in ("Succeeded", "Failed")
+        lab.api.remove(lab.master_path())
+        await lab.turn(controller)
+        assert lab.status()["phase"] == end and lab.condition(end)["message"] == "because"
+        await lab.turn(controller)
+        assert lab.master() is None
+
+    play(story())
 
 
 def test_the_end_that_an_earlier_master_told_is_not_the_end_of_the_next_one():

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from edl_allreduce.cluster.kubernetes.watching import Changed, Listed, Removed
 from edl_allreduce.core.controller import account, mail
 from edl_allreduce.core.controller.account import Account
 from edl_allreduce.core.controller.mail import Orders, Progress
 from edl_allreduce.core.goodput import Bucket, GoodputReport
 from edl_allreduce.core.progress import Length
+from edl_allreduce.core.protocol import Scale, StopJob
 from edl_allreduce.core.status import JobStatus, Tally, WorkerStatus
 from edl_allreduce.errors import UsageError
+from edl_allreduce.master import managed
+from edl_allreduce.master.in_cluster import ClusterMaster
 from edl_allreduce.master.managed import Mailbox
 from edl_allreduce.testing.fake_api import FakeApi
 
@@ -87,6 +92,18 @@ def test_orders_that_the_job_refuses_are_a_note_and_not_remembered():
     assert job.done == [("note", "the controller wants 5 workers: the job is finishing")]
 
 
+def test_who_asks_the_master_for_another_size_is_sent_to_the_trainingjob():
+    _, job, _, box = mailbox()
+    master = ClusterMaster.__new__(ClusterMaster)  # without an API server
+    master._mailbox = box
+    with pytest.raises(UsageError) as refused:
+        asyncio.run(master._answer(Scale(3)))
+    assert "elasticdl scale --job_name=job --namespace=team --num_workers=3" in str(refused.value)
+    assert "kubectl scale tj job -n team --replicas=3" in str(refused.value)
+    assert job.done == []
+    box.check(StopJob("enough"))
+
+
 def test_a_master_whose_pod_is_gone_or_replaced_leaves_the_job_to_the_next_one():
     _, _, other, _ = mailbox()
     for news in (Removed, lambda pod: Listed([], 0.0), lambda pod: Changed(other)):
@@ -109,6 +126,29 @@ def test_through_a_watch_and_back_into_the_annotation():
                 found = mail.read_progress(annotations.get(mail.PROGRESS, ""))
                 await asyncio.sleep(0.01)
         assert (found.step, found.ring, found.next_id, found.epoch) == (50, 2, 7, 1)
+        await box.close()
+        api.close()
+
+    asyncio.run(story())
+
+
+def test_progress_is_told_again_after_something_unforeseen_went_wrong(monkeypatch, caplog):
+    async def story():
+        monkeypatch.setattr(managed, "LOOK_SECONDS", 0.01)
+        api, _, _, box = mailbox(Orders(2))
+        failures = []
+
+        def break_once(method: str, path: str) -> None:
+            if method == "PATCH" and not failures:
+                failures.append(path)
+                raise RuntimeError("a cable was bitten")
+
+        api.before = break_once
+        box.start()
+        async with asyncio.timeout(30):
+            while mail.PROGRESS not in api.get(f"{PODS}/m")["metadata"]["annotations"]:
+                await asyncio.sleep(0.01)
+        assert failures and "a cable was bitten" in caplog.text
         await box.close()
         api.close()
 

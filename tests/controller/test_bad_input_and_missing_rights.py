@@ -12,6 +12,12 @@ from edl_allreduce.core.controller.mail import Orders, Progress
 from edl_allreduce.spec.resource import path
 from tests.controller.conftest import NAMESPACE, Lab
 
+NO_RIGHT = 'secrets is forbidden: User "controller" cannot create resource "secrets" in the namespace "team"'
+NO_ACCOUNT = (
+    f'pods "elasticdl-job-master" is forbidden: error looking up service account {NAMESPACE}/elasticdl: '
+    'serviceaccount "elasticdl" not found'
+)
+
 
 def test_a_spec_that_cannot_be_used_is_told_with_its_cure_and_others_go_on(lab: Lab, play):
     async def story():
@@ -50,14 +56,93 @@ def test_a_missing_right_is_named_and_only_the_job_that_needs_it_waits(lab: Lab,
         controller = lab.controller()
         lab.job("first")
         lab.job("second")
-        rule = lab.api.refuse("POST", "/secrets$", status=403, times=1)
+        rule = lab.api.refuse("POST", "/secrets$", status=403, words=NO_RIGHT)
         await lab.turn(controller)
         assert rule.fired == 1
         refused = "first" if lab.master("first") is None else "second"
         assert {lab.master(name) is None for name in ("first", "second")} == {True, False}
-        assert "lacks a right" in next(e.trouble for e in controller.book.entries.values() if e.trouble)
+        assert "lacks a right" in lab.condition("Created", refused)["message"]
         await lab.turn(controller)
         assert lab.master(refused) is not None, "it is tried again"
+        assert lab.condition("Created", refused)["status"] == "True"
+
+    play(story())
+
+
+@pytest.mark.parametrize(("words", "cure"), [
+    (NO_ACCOUNT, f"kubectl apply -n {NAMESPACE} -f manifests/elasticdl-rbac.yaml"),
+    (NO_ACCOUNT.replace("elasticdl:", "mine:"), "service account team/mine"),
+    ('pods "elasticdl-job-master" is forbidden: exceeded quota: small', "exceeded quota: small"),
+])  # fmt: skip
+def test_a_job_whose_master_the_api_server_refuses_says_so_and_what_would_help(lab: Lab, play, words, cure):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        rule = lab.api.refuse("POST", "/pods$", status=403, words=words, times=2)
+        await lab.turn(controller)
+        assert rule.fired == 1 and lab.master() is None
+        created = lab.condition("Created")
+        assert (created["status"], created["reason"]) == ("False", "Refused")
+        assert cure in created["message"] and "lacks a right" not in created["message"]
+        assert lab.status()["phase"] == "Pending" and "startTime" not in lab.status()
+        await lab.turn(controller)
+        assert rule.fired == 2
+        assert lab.condition("Created") == created, "nothing new"
+        await lab.turn(controller, 4)
+        assert lab.master() is not None and lab.condition("Created")["status"] == "True"
+
+    play(story())
+
+
+def test_without_the_right_to_make_network_policies_a_job_gets_its_master_all_the_same(
+    lab: Lab, play, caplog
+):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        rule = lab.api.refuse("POST", "/networkpolicies$", status=403, words=NO_RIGHT)
+        await lab.turn(controller)
+        assert rule.fired == 1 and lab.master() is not None
+        assert "without a NetworkPolicy, open to other pods: the controller lacks a right" in caplog.text
+
+    play(story())
+
+
+def test_a_refusal_for_a_job_that_trains_is_told_as_degraded_and_forgotten_when_it_is_over(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        await lab.turn(controller)
+        lab.works()
+        await lab.turn(controller)
+        lab.api.remove(lab.master_path())
+        quota = lab.api.refuse("POST", "/pods$", status=403, words="exceeded quota: small")
+        await lab.turn(controller)
+        assert quota.fired == 1
+        assert "exceeded quota: small" in lab.condition("Degraded")["message"]
+        assert lab.condition("Created")["status"] == "True"
+        await lab.turn(controller)
+        lab.works()
+        for _ in range(2):
+            await lab.turn(controller)
+        assert lab.condition("Degraded")["status"] == "False"
+
+    play(story())
+
+
+def test_a_hiccup_that_left_nothing_to_do_does_not_stay_in_the_status(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        await lab.turn(controller)
+        lab.works()
+        hiccup = lab.api.refuse("PUT", "/status$", status=500)
+        await lab.turn(controller)
+        assert hiccup.fired == 1
+        for _ in range(2):
+            await lab.turn(controller)
+        assert lab.status()["phase"] == "Running"
+        assert lab.condition("Degraded").get("status", "False") == "False"
 
     play(story())
 

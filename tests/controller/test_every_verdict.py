@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from edl_allreduce.core.controller.facts import (
 )
 from edl_allreduce.core.controller.mail import Orders, Progress
 from edl_allreduce.core.controller.reconcile import reconcile
+from edl_allreduce.core.controller.survey import time_of
 from edl_allreduce.core.job.lifecycle import Phase as JobPhase
 from edl_allreduce.core.trainingjob import FINAL, Phase
 from edl_allreduce.spec.resource.schema import unknown
@@ -90,3 +92,9 @@ def test_every_verdict_makes_sense_and_its_status_fits_the_schema(known: Known):
     for one in written.get("conditions", ()):
         assert REASON.match(one["reason"]), one
     assert status.written(written, verdict, about, NOW + 5) == written or verdict.phase in FINAL
+
+
+@pytest.mark.parametrize("seconds", [253402300800.0, 1e17, float("inf"), float("nan"), -1e17])
+def test_a_time_that_no_calendar_has_is_written_all_the_same(seconds):
+    assert time_of(status.stamp(seconds)) in (status.LAST_SECOND, 0.0)
+    assert status.stamp(NOW) == "2023-11-14T22:13:20Z"

@@ -133,3 +133,29 @@ def test_what_a_frozen_leader_had_begun_does_not_reach_the_cluster(lab: Lab, pla
         assert (lab.api.get(job), lab.master()) == after
 
     play(story())
+
+
+def test_orders_are_followed_though_somebody_deleted_the_lease_and_terms_begin_anew(lab: Lab, play):
+    async def story():
+        first = lab.controller("a")
+        job = lab.job()
+        await lab.turn(first)
+        await first.election.step_down()
+        second = lab.controller("b")
+        await lab.turn(second)
+        lab.works()
+        found = lab.api.get(job)
+        lab.api.replace(
+            job, {**found, "spec": {**found["spec"], "workers": {**found["spec"]["workers"], "replicas": 2}}}
+        )
+        await lab.turn(second)
+        assert (lab.orders().workers, lab.orders().term) == (2, 2)
+        (lease,) = lab.api.all("leases")
+        lab.api.remove(f"/apis/coordination.k8s.io/v1/namespaces/system/leases/{lease['metadata']['name']}")
+        found = lab.api.get(job)
+        lab.api.replace(job, {**found, "spec": {**found["spec"], "suspend": True}})
+        await lab.turn(second)
+        assert second.election.term == 1
+        assert lab.orders().stop and lab.orders().term == 2, "a master drops orders of an earlier term"
+
+    play(story())

@@ -167,8 +167,11 @@ def test_what_pods_are_made_of_changes_only_while_there_are_none(controlplane, j
     assert "image can be changed only while suspend is true" in refusal(controlplane, job, {"image": "j"})
     nodes = {"workers": {"nodeSelector": {"flavour": "spot"}}}
     assert "workers.nodeSelector can be changed only while" in refusal(controlplane, job, nodes)
+    assert "workers.min can be changed only while" in refusal(controlplane, job, {"workers": {"min": 2}})
     change(controlplane, job, {"suspend": True})
+    nodes["workers"]["min"] = 2
     changed = change(controlplane, job, {"image": "j", "suspend": False, **nodes})
+    assert changed["spec"]["workers"]["min"] == 2
     assert changed["spec"]["image"] == "j" and changed["spec"]["workers"]["nodeSelector"]
     for free in ({"weight": 3}, {"deadline": "2030-01-01T00:00:00Z"}, {"ttlSecondsAfterFinished": 5}):
         change(controlplane, job, free)

@@ -113,3 +113,21 @@ def test_subresources_and_names_are_those_that_tools_look_for():
         "Phase", "Ready", "Target", "Min",
     ]  # fmt: skip
     assert JobSpec().max_workers == 0
+
+
+def test_the_clusters_own_roles_may_do_with_trainingjobs_what_they_may_do_with_other_things():
+    applied = yaml.safe_load((FILE.parent / "kustomization.yaml").read_text())["resources"]
+    assert set(applied) == {FILE.name, "access.yaml"}
+    roles = list(yaml.safe_load_all((FILE.parent / "access.yaml").read_text()))
+    verbs: dict[str, set[str]] = {}
+    for role in roles:
+        for label in role["metadata"]["labels"]:
+            _, _, into = label.partition("rbac.authorization.k8s.io/aggregate-to-")
+            for rule in role["rules"]:
+                assert rule["apiGroups"] == [crd()["spec"]["group"]]
+                names = (f"{verb} {resource}" for verb in rule["verbs"] for resource in rule["resources"])
+                verbs.setdefault(into, set()).update(names)
+    assert verbs["edit"] == verbs["admin"] >= {"create trainingjobs", "patch trainingjobs/scale"}
+    assert verbs["view"] and all(one.split()[0] in ("get", "list", "watch") for one in verbs["view"])
+    everybody = set.union(*verbs.values())
+    assert not everybody & {"update trainingjobs/status", "patch trainingjobs/status"}, "the controller's"

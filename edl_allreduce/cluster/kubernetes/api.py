@@ -84,10 +84,7 @@ class Api:
     def text(self, path: str, **query: str | int) -> str:
         """What is not JSON: a pod's log."""
         response = self._send("GET", path, None, query, "application/json", REQUEST_SECONDS)
-        try:
-            return str(response.data.decode(errors="replace"))
-        finally:
-            response.release_conn()
+        return self._body(response).decode(errors="replace")
 
     def lines(self, path: str, timeout: float, **query: str | int) -> Iterator[bytes]:
         """An answer that has no end, line by line as it comes. `timeout`: the longest silence in it."""
@@ -143,10 +140,7 @@ class Api:
         content_type: str = "application/json",
     ) -> Object:
         response = self._send(method, path, body, query, content_type, REQUEST_SECONDS)
-        try:
-            return _decoded(response.data)
-        finally:
-            response.release_conn()
+        return _decoded(self._body(response))
 
     def _send(
         self,
@@ -172,16 +166,24 @@ class Api:
                 preload_content=False,
                 timeout=urllib3.Timeout(connect=REQUEST_SECONDS, read=timeout),
             )
-            if response.status >= 300:
-                content = response.data
-                response.release_conn()
-                raise _refusal(response, content)
         except urllib3.exceptions.HTTPError as error:
             raise ClusterUnreachable(
                 f"no answer from the API server at {self.server}: {_first_cause(error)}. "
                 "Is the cluster up, and is this the right one? `kubectl cluster-info` asks the same server."
             ) from error
+        if response.status >= 300:
+            raise _refusal(response, self._body(response))
         return response
+
+    def _body(self, response: Any) -> bytes:
+        """A reply can end in the middle, too."""
+        urllib3 = _urllib3()
+        try:
+            return bytes(response.data)
+        except urllib3.exceptions.HTTPError as error:
+            raise ClusterUnreachable(f"the answer from {self.server} broke: {_first_cause(error)}") from error
+        finally:
+            response.release_conn()
 
 
 def _refusal(response: Any, content: bytes) -> ApiRefused:

@@ -180,18 +180,18 @@ def master_service(spec: JobSpec) -> Object:
     return _with_pieces(service, spec.typed.adaptation.of("service_spec"))
 
 
-def network_policy(spec: JobSpec) -> Object:
+def network_policy(spec: JobSpec, uid: str = "") -> Object:
     """Nobody but the job's own pods reaches them, where the network enforces it.
 
     What the API server forwards (`elasticdl status`) does not come over the network of pods; who else shall
-    come in gets another policy.
+    come in gets another policy. `uid`: of the TrainingJob; the policy of an earlier one of this name goes.
     """
     own = {"matchLabels": {names.JOB_LABEL: spec.job_name}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {
-            "name": names.secret_name(spec.job_name),
+            "name": names.secret_name(spec.job_name, uid),
             "namespace": spec.namespace,
             "labels": names.labels(spec.job_name, Replica.MASTER, 0),
         },

@@ -106,7 +106,9 @@ class Told:
     progress: Progress = field(default_factory=Progress)
     """The last that was heard of any master."""
     crashes: int = 0
-    """Masters that ended without a word."""
+    """Masters in a row that ended without a word."""
+    worked: str = ""
+    """The uid of the last master under which training went on."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Known:
 
 @dataclass(frozen=True)
 class MakeMaster:
-    """Secret, Service and pod, those that are not there yet."""
+    """Secret, Service, NetworkPolicy and pod, those that are not there yet."""
 
     orders: Orders
     crashes: int = 0
@@ -193,6 +195,7 @@ class Verdict:
     why: str = ""
     """Why it should have so many workers."""
     crashes: int = 0
+    worked: str = ""
     degraded: str = ""
     """What is not as it should be while the job goes on."""
     again: float | None = None

@@ -44,9 +44,10 @@ TIME_IS_UP: Final = "activeDeadlineSeconds is over"
 
 def reconcile(known: Known, now: float) -> Verdict:
     """`now`: seconds since 1970, as the API server's times are."""
+    known = replace(known, told=replace(known.told, worked=_worked(known)))
     told = replace(known.told, progress=_latest(known), crashes=_crashes(known))
-    known = replace(known, told=told)
-    return replace(_verdict(known, now), crashes=told.crashes)
+    known = replace(known, told=told, term=_term(known))
+    return replace(_verdict(known, now), crashes=told.crashes, worked=told.worked)
 
 
 def _verdict(known: Known, now: float) -> Verdict:
@@ -62,6 +63,12 @@ def _verdict(known: Known, now: float) -> Verdict:
     return _keep(known, now)
 
 
+def _term(known: Known) -> int:
+    """Of the next orders. A Lease that was deleted begins at 1 again; a master follows no earlier term."""
+    held = known.master.orders if known.master is not None else None
+    return max(known.term, held.term) if held is not None else known.term
+
+
 def _latest(known: Known) -> Progress:
     """Of this master, else what was last told; numbers of workers are never used twice."""
     before = known.told.progress
@@ -71,12 +78,23 @@ def _latest(known: Known) -> Progress:
     return replace(said, next_id=max(said.next_id, before.next_id))
 
 
+def _worked(known: Known) -> str:
+    """The uid of the master under which training went on last: if it crashes, that is the first in a row."""
+    master, told = known.master, known.told
+    said = master.progress if master is not None and master.stage is not Stage.COMING else None
+    if master is None or said is None or not said.ring or said.step <= told.progress.step:
+        return told.worked
+    return master.uid
+
+
 def _crashes(known: Known) -> int:
     master, before = known.master, known.told.crashes
     if master is None:
         return before
     worded = _latest(known).phase in JOB_ENDS
     crashed = master.stage is Stage.OVER and not master.disrupted and not worded
+    if master.uid == known.told.worked:
+        return int(crashed)
     return max(before, master.crashes + crashed)
 
 
@@ -111,23 +129,27 @@ def _after_the_end(known: Known, now: float) -> Verdict:
 
 
 def _outcome(known: Known, now: float) -> Verdict | None:
-    """Whether the job is over, from how its master ended. None: it goes on, perhaps with the next one."""
-    master = known.master
-    if master is None or master.stage is not Stage.OVER:
+    """Whether the job is over, from how its master ended. None: it goes on, perhaps with the next one.
+
+    The last report of a master whose pod is gone counts, too. Not that it stopped: for what, its pod knew.
+    """
+    master, said = known.master, known.told.progress
+    if master is not None and master.stage is not Stage.OVER:
         return None
-    said = known.told.progress
     match said.phase:
         case JobPhase.SUCCEEDED:
             return _final(known, Phase.SUCCEEDED, "Succeeded", said.reason or "trained to its end", now)
         case JobPhase.FAILED:
             why = said.reason or "its master said that it failed"
             return _final(known, Phase.FAILED, "JobFailed", why, now)
-        case JobPhase.STOPPED:
+        case JobPhase.STOPPED if master is not None:
             order = master.orders.stop if master.orders is not None else ""
             if order.startswith(TIME_IS_UP):
                 return _final(known, Phase.FAILED, "DeadlineExceeded", order, now)
             if not order.startswith(SUSPENDED):
                 return _final(known, Phase.STOPPED, "Stopped", said.reason or "somebody stopped it", now)
+    if master is None:
+        return None
     if said.phase not in JOB_ENDS and not master.disrupted and known.told.crashes >= MOST_CRASHES:
         words = f"{known.told.crashes} masters ended without a word; the last one {master.text}"
         return _final(known, Phase.FAILED, "MasterCrashed", words, now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,8 +15,11 @@ from edl_allreduce.core.trainingjob import FINAL, Condition, Phase
 Status = dict[str, Any]
 
 INVALID: Final = "InvalidSpec"
+REFUSED: Final = "Refused"
+"""By the API server: a right, an account, a quota or a policy."""
 NO_NEWS: Final = 30.0
 """Seconds by which an expected time may move before it is written anew."""
+LAST_SECOND: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 LONGEST_MESSAGE: Final = 4_000
 """Kubernetes takes 32,768 characters in a condition; people read fewer."""
 
@@ -36,8 +39,8 @@ class About:
 
 
 def stamp(seconds: float) -> str:
-    """As Kubernetes writes times."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """As Kubernetes writes times, which have four digits for the year."""
+    return datetime.fromtimestamp(max(0.0, min(LAST_SECOND, seconds)), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def told_in(status: Mapping[str, Any]) -> Told:
@@ -89,6 +92,17 @@ def refused(
     kept = [one for one in before.get("conditions") or () if one.get("type") != Condition.CREATED]
     phase = before.get("phase") or Phase.PENDING.value
     return {**before, "phase": phase, "observedGeneration": generation, "conditions": [created, *kept]}
+
+
+def hindered(
+    before: Mapping[str, Any], verdict: Verdict, about: About, why: str, now: float, *, begun: bool
+) -> Status:
+    """Of a job for which the API server refused something; `begun`: it has pods, and goes on with those."""
+    if begun or verdict.phase in FINAL:
+        return written(before, verdict, replace(about, warnings=(*about.warnings, why)), now)
+    nothing = replace(verdict, phase=Phase.PENDING, reason=REFUSED, message=why, started=None)
+    earlier = {"startTime": before["startTime"]} if "startTime" in before else {}
+    return {**written(before, nothing, about, now), **earlier}
 
 
 def _trainer(said: Progress) -> dict[str, Any]:

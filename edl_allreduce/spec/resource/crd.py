@@ -20,6 +20,7 @@ NEVER: Final = ("model", "data", "elasticity", "output", "jobCommand", "distribu
 PAUSED: Final = ("image", "imagePullPolicy", "master", "volumes", "volumeMounts", "env", "logging")
 """Parts that pods are made of: they change only while the job has none."""
 PODS_OF_WORKERS: Final = (
+    "min",  # a flag of the master, which it reads once
     "image",
     "priority",
     "resources",
