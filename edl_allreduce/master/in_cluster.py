@@ -12,7 +12,9 @@ import dataclasses
 import logging
 import os
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -61,6 +63,8 @@ TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_BYTES = 4096
 """What Kubernetes keeps of it."""
 LAST_PAUSES = 20
+CLOSE_SECONDS = 10.0
+"""For each of those who are told last of a job; an API server that is silent does not hold its end."""
 ENDED_BY_SIGNAL = 128 + signal.SIGTERM
 
 
@@ -91,7 +95,10 @@ class MemoryFile:
     def write(self, memory: Memory) -> None:
         if not self._usable:
             return
-        files.write(self._path, msgspec.json.encode(memory), private=True)
+        try:
+            files.write(self._path, msgspec.json.encode(memory), private=True)
+        except OSError as error:
+            log.warning("the next master of this pod will not know everything: %s: %s", self._path, error)
 
 
 def run_in_cluster(spec: JobSpec) -> int:
@@ -106,6 +113,16 @@ def run_in_cluster(spec: JobSpec) -> int:
 
 def tell_log(event: EventRecord) -> None:
     print(logged(event), flush=True)
+
+
+async def _within(seconds: float, last: Coroutine[Any, Any, None], what: str) -> None:
+    """Do it if it works in time; the end of a job does not depend on it."""
+    try:
+        await asyncio.wait_for(last, seconds)
+    except TimeoutError:
+        log.warning("%s could not be sent within %g s", what, seconds)
+    except Exception:
+        log.exception("%s could not be sent", what)
 
 
 class ClusterMaster:
@@ -183,20 +200,24 @@ class ClusterMaster:
         display = Display(self.job.status, show=False)
         result = await self.job.run()
         await display.close()
-        await self.recorder.close()
-        self.metrics.close()
-        await asyncio.to_thread(self.tracing.close)
-        for line in report.summary(self.job.status(), {}):
-            log.info("%s", line)
-        self._memory.phase = result.phase.value
-        self._file.write(self._memory)
-        self._write_last_word()
+        await self._keep_the_end(result)
         if self._mailbox is not None:
             await self._mailbox.close()
         await self._show("Finished")
         await page.stop()
         await server.stop(1.0)
         return result
+
+    async def _keep_the_end(self, result: Result) -> None:
+        """First that the job is over, for the next master of this pod; then what others should hear of it."""
+        self._memory.phase = result.phase.value
+        self._file.write(self._memory)
+        self._write_last_word()
+        for line in report.summary(self.job.status(), {}):
+            log.info("%s", line)
+        self.metrics.close()
+        await _within(CLOSE_SECONDS, self.recorder.close(), "the last Events")
+        await _within(CLOSE_SECONDS, asyncio.to_thread(self.tracing.close), "the last traces")
 
     def _tell(self, event: EventRecord) -> None:
         self.history.write(event)
