@@ -134,6 +134,7 @@ class ClusterMaster:
         self.spec = dataclasses.replace(spec, namespace=namespace)
         self._file = MemoryFile(Path(STATE_DIRECTORY))
         self._flags = to_argv(self.spec, "worker")
+        self._harmless = logs.Harmless(log, "somebody who is told of the job failed")
         self._api = Api.connect(force_kubeconfig=spec.force_use_kube_config_file)
 
     async def run(self) -> Result:
@@ -220,12 +221,17 @@ class ClusterMaster:
         await _within(CLOSE_SECONDS, asyncio.to_thread(self.tracing.close), "the last traces")
 
     def _tell(self, event: EventRecord) -> None:
-        self.history.write(event)
-        tell_log(event)
-        self.feed.tell(event)
-        self.metrics.told(event)
-        self.tracing.told(event)
-        self.recorder.tell(event)
+        listeners = (
+            self.history.write,
+            tell_log,
+            self.feed.tell,
+            self.metrics.told,
+            self.tracing.told,
+            self.recorder.tell,
+        )
+        for tell in listeners:  # one that fails is no reason to leave out the next
+            with self._harmless:
+                tell(event)
 
     def _leave(self, why: str = "asked to end") -> None:
         """This process ends, not the job. Workers that belong to this pod go with it, if it was deleted."""

@@ -8,6 +8,7 @@ the names of the model's own metrics. No name of a pod and no number of a worker
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from bisect import bisect_left
 from collections import Counter, deque
@@ -33,8 +34,11 @@ from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.goodput import Bucket, ReformCause
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.status import EventRecord, JobStatus
+from edl_allreduce.logs import Harmless
 from edl_allreduce.master.shell import Traffic
 from edl_allreduce.version import __version__
+
+log = logging.getLogger(__name__)
 
 STEP_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 PAUSE_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -147,6 +151,7 @@ class Metrics(Collector):
         self._steps = Histogram(STEP_BOUNDS)
         self._step = -1
         self._task: asyncio.Task[None] | None = None
+        self._harmless = Harmless(log, "the metrics of the job could not be brought up to date")
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -156,7 +161,8 @@ class Metrics(Collector):
 
     async def _run(self) -> None:
         while True:
-            self.seen(self._status())
+            with self._harmless:
+                self.seen(self._status())
             await self._clock.rest(LOOK_SECONDS)
 
     def close(self) -> None:

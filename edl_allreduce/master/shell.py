@@ -23,6 +23,7 @@ from edl_allreduce.core.job.state import JobOptions, JobState, Result
 from edl_allreduce.core.parts import Parts
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import UsageError
+from edl_allreduce.logs import Harmless
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class JobShell:
         self._clock = clock
         self._cluster = cluster
         self._on_event = on_event
+        self._harmless = Harmless(log, "somebody who is told of the job failed")
         self.state: JobState = state.begin(replace(options, head_start=cluster.head_start), clock.now())
         self._mailbox: deque[inbox.Event] = deque()
         self._busy = False
@@ -305,4 +307,5 @@ class JobShell:
         self._events = [*self._events[-LAST_EVENTS + 1 :], record]
         level = logging.WARNING if kind in (events.WARNING, events.ANOMALY) else logging.INFO
         log.log(level, "%s: %s", kind, text)
-        self._on_event(record)
+        with self._harmless:
+            self._on_event(record)

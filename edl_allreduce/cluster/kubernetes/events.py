@@ -27,6 +27,7 @@ from edl_allreduce.core.digest import digest
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ApiRefused, ClusterError
+from edl_allreduce.logs import Harmless
 
 log = logging.getLogger(__name__)
 
@@ -208,6 +209,7 @@ class Recorder:
     _shown_at: float = float("-inf")
     _refused: bool = False
     _task: asyncio.Task[None] | None = None
+    _harmless: Harmless = field(default_factory=lambda: Harmless(log, "Events of the job could not be sent"))
 
     def tell(self, record: EventRecord) -> None:
         self._heard.append(record)
@@ -224,7 +226,8 @@ class Recorder:
     async def _run(self) -> None:
         while True:
             await self.clock.rest(GATHER_SECONDS)
-            await self.flush()
+            with self._harmless:
+                await self.flush()
 
     async def flush(self, *, last: bool = False) -> None:
         """Send what may be sent now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import platform
 import socket
 from collections import deque
@@ -17,7 +18,10 @@ from edl_allreduce.core.course import DIGEST, Course
 from edl_allreduce.core.series import Sample, Series, sample
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.core.timeline import Lane, Pause, RingSize, Span, Timeline
+from edl_allreduce.logs import Harmless
 from edl_allreduce.version import __version__
+
+log = logging.getLogger(__name__)
 
 MOST_EVENTS: Final = 20_000
 """That are kept for the page; the job's history has more."""
@@ -71,6 +75,7 @@ class Feed:
         self._happened = asyncio.Event()
         self._beat = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._harmless = Harmless(log, "the page of the job could not be brought up to date")
         self.over = False
         for record in history:
             self._keep(record)
@@ -106,7 +111,8 @@ class Feed:
             except TimeoutError:
                 pass  # nothing happened: only the figures moved
             self._happened.clear()
-            self.look()
+            with self._harmless:
+                self.look()
 
     def close(self) -> None:
         """The job is over: whoever still looks gets the last picture."""
