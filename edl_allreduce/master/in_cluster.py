@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
 import os
 import signal
 from collections.abc import Coroutine
@@ -109,6 +110,36 @@ def run_in_cluster(spec: JobSpec) -> int:
     if result.path:
         log.info("The result is in %s", result.path)
     return 1 if result.phase is Phase.FAILED else 0
+
+
+def last_word(status: JobStatus) -> bytes:
+    """As JSON that Kubernetes keeps whole: what matters least is left out until there is room."""
+    short = dataclasses.replace(
+        status,
+        events=[],
+        workers=[],
+        flags=[],
+        # JSON knows neither NaN nor infinity.
+        loss=status.loss if math.isfinite(status.loss) else 0.0,
+        metrics={name: value for name, value in status.metrics.items() if math.isfinite(value)},
+        reason=status.reason[: TERMINATION_BYTES // 2],
+        tally=dataclasses.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
+        goodput=goodput.short(status.goodput),
+        losses=[],
+    )
+    shorter: tuple[dict[str, Any], ...] = (
+        {"reason": short.reason[: TERMINATION_BYTES // 4]},
+        {"reason": short.reason[: TERMINATION_BYTES // 16]},
+        {"tally": dataclasses.replace(short.tally, pauses=[])},
+        {"goodput": dataclasses.replace(short.goodput, reforms={})},
+        {"metrics": {}, "waiting_for": "", "short": ""},
+        {"goodput": goodput.GoodputReport(), "reason": "", "path": "", "audit": ""},
+    )
+    for left_out in shorter:
+        if len(msgspec.json.encode(short)) <= TERMINATION_BYTES:
+            break
+        short = dataclasses.replace(short, **left_out)
+    return msgspec.json.encode(short)
 
 
 def tell_log(event: EventRecord) -> None:
@@ -351,19 +382,7 @@ class ClusterMaster:
 
     def _write_last_word(self) -> None:
         """For `elasticdl status` of a job that is over: Kubernetes keeps it with the pod."""
-        status = self.job.status()
-        short = dataclasses.replace(
-            status,
-            events=[],
-            workers=[],
-            flags=[],
-            loss=status.loss if status.loss == status.loss else 0.0,  # JSON knows no NaN
-            reason=status.reason[: TERMINATION_BYTES // 2],
-            tally=dataclasses.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
-            goodput=goodput.short(status.goodput),
-            losses=[],
-        )
         try:
-            TERMINATION_LOG.write_bytes(msgspec.json.encode(short)[:TERMINATION_BYTES])
+            TERMINATION_LOG.write_bytes(last_word(self.job.status()))
         except OSError:
             log.debug("there is no %s to write to", TERMINATION_LOG)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
+from edl_allreduce.core.goodput import Bucket, GoodputReport, ReformCause
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import Result
+from edl_allreduce.core.status import JobStatus, Tally
 from edl_allreduce.master import in_cluster
-from edl_allreduce.master.in_cluster import ClusterMaster, Memory, MemoryFile
+from edl_allreduce.master.in_cluster import (
+    TERMINATION_BYTES,
+    ClusterMaster,
+    Memory,
+    MemoryFile,
+    last_word,
+)
 from edl_allreduce.spec import JobSpec
 from tests.terminal.statuses import status
 
@@ -77,3 +87,29 @@ def test_a_full_disk_does_not_spoil_the_end(master, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         end(master)
     assert "No space left on device" in caplog.text
+
+
+def test_the_last_word_knows_no_number_that_json_does_not_know():
+    seen = status(loss=math.inf, metrics={"accuracy": 0.5, "loss": math.nan, "worst": -math.inf})
+    said = msgspec.json.decode(last_word(seen), type=JobStatus)
+    assert said.loss == 0.0 and said.metrics == {"accuracy": 0.5}
+
+
+@pytest.mark.parametrize("letter", ["e", "ü", "\N{GRINNING FACE}", "\x01"])
+def test_the_last_word_of_a_long_life_is_cut_where_it_can_still_be_read(letter):
+    spent = {bucket.value: 123.456 for bucket in Bucket}
+    long = GoodputReport(1e6, spent, 1e6, spent, {cause.value: spent for cause in ReformCause})
+    seen = status(
+        phase="Failed", reason=letter * 9000, goodput=long, tally=Tally(pauses=[1 / 3] * 50), step=77
+    )
+    word = last_word(seen)
+    assert len(word) <= TERMINATION_BYTES
+    said = msgspec.json.decode(word, type=JobStatus)
+    assert (said.phase, said.step) == ("Failed", 77) and said.reason.startswith(letter)
+
+
+def test_the_last_word_of_names_that_are_too_long_is_read_as_well():
+    names = {f"{number} {'m' * 200}": 0.5 for number in range(100)}
+    word = last_word(status(metrics=names, path="p" * 9000, waiting_for="w" * 9000))
+    assert len(word) <= TERMINATION_BYTES
+    assert msgspec.json.decode(word, type=JobStatus).metrics == {}
