@@ -134,7 +134,7 @@ class JobShell:
 
     def status(self) -> JobStatus:
         """The job as it is now."""
-        facts = {i: self._cluster.facts(i) for i in queries.workers_known(self.state)}
+        facts = {i: self._cluster.facts(i) for i in ring.workers_known(self.state)}
         seen = queries.status(self.state, self._clock.now(), self._clock.wall(), facts)
         return replace(seen, events=self._events)
 

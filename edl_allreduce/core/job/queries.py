@@ -21,13 +21,6 @@ def result(state: JobState) -> Result:
     )
 
 
-def workers_known(state: JobState) -> set[int]:
-    """The numbers of all workers that a status will show."""
-    members = ring.members_of(state)
-    seated = {m.seat.worker_id for m in members.members.values()} if members is not None else set()
-    return seated | set(state.slots) | {peer.worker_id for peer in state.peers.values()}
-
-
 def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerFacts]) -> JobStatus:
     """The job as it is now. `wall`: what a calendar's clock says at `now`; `facts`: by worker."""
     workers = _workers(state, facts)
