@@ -26,8 +26,11 @@ WARNING: Final = protocol.WARNING
 
 @dataclass(frozen=True)
 class WorkerLaunched:
+    """`replaces`: why the place that it takes became empty (`Cause`); empty where nobody had it before."""
+
     kind: ClassVar[str] = "launch"
     worker_id: int
+    replaces: str = ""
 
     def text(self) -> str:
         return f"worker {self.worker_id} starts"

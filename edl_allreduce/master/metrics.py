@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -90,16 +90,14 @@ class Counts:
     """Rank 0 of the last plan, and why that was made."""
     _launched: dict[int, float] = field(default_factory=dict)
     _connected: dict[int, float] = field(default_factory=dict)
-    _empty: deque[str] = field(default_factory=deque)
-    """Causes of ends that nobody replaced so far."""
 
     def take(self, event: events.Event, wall: float) -> None:
         match event:
-            case events.WorkerLaunched(worker_id):
+            case events.WorkerLaunched(worker_id, replaces):
                 self.launches += 1
                 self._launched[worker_id] = wall
-                if self._empty:
-                    self.relaunches[self._empty.popleft()] += 1
+                if replaces:
+                    self.relaunches[replaces] += 1
             case events.WorkerConnected(worker_id) if worker_id in self._launched:
                 self.pending.observe(wall - self._launched.pop(worker_id))
                 self._connected[worker_id] = wall
@@ -107,11 +105,8 @@ class Counts:
                 self.preparing.observe(wall - self._connected.pop(worker_id))
             case events.WorkerExited(worker_id, cause):
                 self.exits[cause] += 1
-                self._empty.append(cause)
                 self._launched.pop(worker_id, None)
                 self._connected.pop(worker_id, None)
-            case events.JobScaled():
-                self._empty.clear()
             case events.RingPlanned(workers=workers, cause=cause):
                 self.plans[cause or ReformCause.RETRY.value] += 1
                 self._first = (workers[0] if workers else -1, cause)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import yaml
 
+from edl_allreduce.core import events
+from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.goodput import Bucket
+from edl_allreduce.core.job import inbox
+from edl_allreduce.core.status import EventRecord
+from edl_allreduce.master.metrics import Metrics
+from edl_allreduce.testing.scene import OPTIONS, Scene
 from tests.metrics.exported import MONITORING, NAMED, expressions, metrics, parsed, value
 
 
@@ -58,6 +65,31 @@ def test_steps_count_with_the_time_that_they_take():
 def test_what_is_not_known_is_left_out():
     found = parsed(metrics(loss=math.nan, checkpoint=None, metrics={}))
     assert "elasticdl_loss" not in found and "elasticdl_checkpoint_age_seconds" not in found
+
+
+def relaunches(scene: Scene) -> dict[str, int]:
+    """Of a job that was played."""
+    made = Metrics(lambda: scene.status)
+    for serial, event in enumerate(scene.events):
+        made.told(EventRecord(serial, 100.0, event.kind, event.text(), events.data(event)))
+    return dict(made.counts.relaunches)
+
+
+@pytest.mark.parametrize("head_start", [0.0, 2.0])
+def test_relaunches_have_their_own_cause_after_a_drain_as_before_it(head_start):
+    scene = Scene(replace(OPTIONS, head_start=head_start)).train()
+    assert relaunches(scene) == {}
+    scene.give(inbox.Drain(0)).wait(10)
+    assert relaunches(scene) == {"drained": 1}
+    scene.crash(1, Cause.OUT_OF_MEMORY, "ran out of memory").wait(30)
+    assert relaunches(scene) == {"drained": 1, "out of memory": 1}
+
+
+def test_whoever_makes_room_or_comes_in_addition_replaces_nobody():
+    scene = Scene().train()
+    scene.give(inbox.Scale(1)).wait(10)
+    scene.give(inbox.Scale(3)).wait(10)
+    assert relaunches(scene) == {} and scene.ring == 3
 
 
 def test_names_follow_the_conventions():

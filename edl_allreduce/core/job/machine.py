@@ -301,7 +301,7 @@ def _is_at(turn: Turn, generation: int, step: int, position: int, loss: float = 
 
 
 def _draining(turn: Turn, uid: str, worker_id: int, message: protocol.Draining) -> None:
-    turn.slot(worker_id, draining=True)
+    keeping.leaves(turn, worker_id)
     turn.tell(events.WorkerDrains(worker_id))
     keeping.work(turn, membership.Heard(uid, message))
     members, waiting = ring.alive(turn.state), turn.state.waiting.text

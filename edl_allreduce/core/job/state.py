@@ -105,6 +105,8 @@ class Keeping:
     told_short: frozenset[str] = frozenset()
     repeats: Mapping[str, int] = field(default_factory=dict)
     """How often user code failed in the same way at the same step."""
+    vacant: tuple[Cause, ...] = ()
+    """Why places are empty, the oldest first."""
 
 
 # ------------------------------------------------------------------------------------------------- work
