@@ -70,6 +70,18 @@ class Histogram:
 
 
 @dataclass
+class Upward:
+    """A figure that may be set back, as a counter, which may not."""
+
+    total: int = 0
+    _last: int = 0
+
+    def see(self, value: int) -> None:
+        self.total += max(0, value - self._last)
+        self._last = value
+
+
+@dataclass
 class Counts:
     """What the history adds up to."""
 
@@ -145,6 +157,7 @@ class Metrics(Collector):
         self.counts = Counts()
         self._steps = Histogram(STEP_BOUNDS)
         self._step = -1
+        self._made, self._used = Upward(), Upward()
         self._task: asyncio.Task[None] | None = None
         self._harmless = Harmless(log, "the metrics of the job could not be brought up to date")
         self._registry = CollectorRegistry(auto_describe=False)
@@ -172,6 +185,8 @@ class Metrics(Collector):
 
     def seen(self, status: JobStatus) -> None:
         """Look at the job, now and then: steps since the last look count with the time that they take."""
+        self._made.see(status.step)
+        self._used.see(status.position)
         if status.counts != "step":
             return
         made = status.step - self._step
@@ -206,11 +221,12 @@ class Metrics(Collector):
             phases.add_metric([phase.value.lower()], float(status.phase == phase.value))
         yield phases
         unit = "steps" if status.counts == "step" else "tasks"
-        yield _counter(
-            f"elasticdl_{unit}", f"The {unit} of the job that are done, over all its runs.", status.step
-        )
+        words = f"The {unit} that were made; one that had to be made again counts twice."
+        yield _counter(f"elasticdl_{unit}", words, self._made.total)
+        words = f"The {unit} of the job that are done, over all its runs."
+        yield _gauge(f"elasticdl_done_{unit}", words, value=status.step)
         yield _gauge(f"elasticdl_planned_{unit}", f"All {unit} of the job.", value=status.total_steps)
-        yield _counter("elasticdl_records", "Records that were used, over all epochs.", status.position)
+        yield _counter("elasticdl_records", "Records that were used, over all epochs.", self._used.total)
         words = "Time of a step; those between two looks of the master count with their median."
         yield _histogram("elasticdl_step_seconds", words, [], [([], self._steps)])
         if math.isfinite(status.loss):

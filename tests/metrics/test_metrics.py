@@ -15,7 +15,7 @@ from edl_allreduce.core.job import inbox
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.testing.scene import OPTIONS, Scene
-from tests.metrics.exported import MONITORING, NAMED, expressions, metrics, parsed, value
+from tests.metrics.exported import MONITORING, NAMED, expressions, metrics, parsed, status, value
 
 
 def test_history_and_status_are_told():
@@ -60,6 +60,17 @@ def test_steps_count_with_the_time_that_they_take():
     assert value(found, "elasticdl_step_seconds_sum") == pytest.approx(30 * 0.05)
     assert value(found, "elasticdl_step_seconds_bucket", le="0.025") == 0
     assert value(found, "elasticdl_step_seconds_bucket", le="0.05") == 30
+
+
+def test_counters_do_not_go_down_when_the_job_is_set_back():
+    made = metrics()
+    before = parsed(made)
+    made.seen(status(step=15, position=1500))
+    made._status = lambda: status(step=25, position=2500)
+    after = parsed(made)
+    assert value(before, "elasticdl_steps_total") == 40 and value(after, "elasticdl_steps_total") == 50
+    assert value(after, "elasticdl_done_steps") == 25
+    assert value(after, "elasticdl_records_total") == value(before, "elasticdl_records_total") + 1000
 
 
 def test_what_is_not_known_is_left_out():
