@@ -235,6 +235,9 @@ class Recorder:
         self._pending += announcements(heard)
         now = self.clock.now()
         chosen, self._pending, self._allowance = allowed(self._pending, self._allowance.refilled(now))
+        if last:  # nobody comes after it who could tell the end
+            chosen += [told for told in self._pending if _is_an_end(told)]
+            self._pending = [told for told in self._pending if not _is_an_end(told)]
         for told in chosen:
             await self._send(told)
         if last or now - self._shown_at >= STATE_SECONDS:
@@ -265,7 +268,9 @@ class Recorder:
             if error.status == 403:
                 self._refused = True
                 log.warning("no Events are written: %s (manifests/elasticdl-rbac.yaml allows it)", error)
-            else:  # gone after an hour, or there already
+            elif again and error.status == 404:  # Kubernetes forgets Events after an hour
+                await self._try(body, again=False)
+            else:  # there already
                 log.debug("the Event %s was refused: %s", meta["name"], error)
         except ClusterError as error:
             log.debug("the Event %s is lost: %s", meta["name"], error)
