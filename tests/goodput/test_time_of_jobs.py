@@ -9,6 +9,7 @@ import pytest
 from edl_allreduce.core import events, protocol
 from edl_allreduce.core.goodput import Bucket, WorkerGoodput
 from edl_allreduce.core.health import Activity
+from edl_allreduce.core.job import queries
 from edl_allreduce.testing.scene import OPTIONS, Scene
 
 
@@ -126,3 +127,12 @@ def test_a_number_that_is_used_again_begins_another_life():
     assert not again.gone and again.lived < 15 and again.seconds["productive_step"] > 5
     assert scene.status.goodput.worker_seconds["productive_step"] > before
     spent(scene)
+
+
+def test_of_a_re_form_the_slowest_survivor_is_kept_however_many_there_are():
+    scene = Scene().train()
+    for generation in (5, 6):
+        for pause in (0.2, 0.5, 0.3):
+            scene.say(0, protocol.Reformed(generation, 2, pause, 0.0, 0.0, 0.0, 0.0))
+    assert [(r.generation, r.pause) for r in queries.result(scene.state).reforms] == [(5, 0.5), (6, 0.5)]
+    assert scene.status.tally.pauses == [0.5, 0.5]

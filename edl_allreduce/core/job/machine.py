@@ -362,7 +362,9 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
     """What is true whoever is in which ring; False when the message is no such fact."""
     match message:
         case protocol.Reformed() as r:
-            turn.progress(reforms=(*turn.state.progress.reforms, r))
+            known = turn.state.progress.reforms
+            if r.generation not in known or r.pause > known[r.generation].pause:
+                turn.progress(reforms={**known, r.generation: r})
             parts = (r.notice, r.plan, r.join, r.sync, r.first_step)
             turn.tell(events.RingReformed(worker_id, r.generation, r.size, *parts))
         case protocol.Failed():

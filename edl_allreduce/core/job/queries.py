@@ -16,9 +16,8 @@ from edl_allreduce.core.status import CheckpointStatus, JobStatus, Tally, Worker
 def result(state: JobState) -> Result:
     reasons = dict(state.work.reasons) if isinstance(state.work, Ring) else {}
     progress = state.progress
-    return Result(
-        state.phase, state.reason, progress.place.step, state.ending.path, list(progress.reforms), reasons
-    )
+    reforms = list(progress.reforms.values())
+    return Result(state.phase, state.reason, progress.place.step, state.ending.path, reforms, reasons)
 
 
 def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerFacts]) -> JobStatus:
@@ -134,14 +133,11 @@ def tally_of(state: JobState, now: float) -> Tally:
     """What this run of the job did so far."""
     seen = state.progress
     first = seen.first or seen.place
-    pauses: dict[int, float] = {}
-    for reform in seen.reforms:
-        pauses[reform.generation] = max(reform.pause, pauses.get(reform.generation, 0.0))
     return Tally(
         steps=max(0, seen.place.step - first.step),
         records=max(0, seen.place.position - first.position),
         trained=seen.trained.read(now),
-        pauses=list(pauses.values()),
+        pauses=[reform.pause for reform in seen.reforms.values()],
         losses=seen.losses,
         set_back=seen.set_back,
     )
