@@ -119,6 +119,9 @@ class Counts:
                 self.exits[cause] += 1
                 self._launched.pop(worker_id, None)
                 self._connected.pop(worker_id, None)
+            case events.MasterReturned():
+                self._launched.clear()
+                self._connected.clear()
             case events.RingPlanned(workers=workers, cause=cause):
                 self.plans[cause or ReformCause.RETRY.value] += 1
                 self._first = (workers[0] if workers else -1, cause)

@@ -118,6 +118,10 @@ class JobShell:
         """End at once, without a result (Ctrl-C twice)."""
         self.deliver(inbox.KillAll())
 
+    def returned(self) -> None:
+        """It goes on after an earlier master whose workers are gone; call before `run`."""
+        self._tell(events.MasterReturned(), quiet=False)
+
     def note(self, kind: str, text: str) -> None:
         """Something that people should know."""
         self.deliver(inbox.Note(kind, text))

@@ -298,6 +298,14 @@ def test_text_from_outside_is_harmless_in_words_and_in_facts():
     play(scenario)
 
 
+def test_a_master_that_goes_on_without_the_workers_of_the_earlier_one_says_so():
+    async def scenario(lab: Lab) -> None:
+        lab.shell.returned()
+        assert lab.shell.status().events[-1].event == {"type": "MasterReturned"}
+
+    play(scenario)
+
+
 def test_numbers_of_events_go_on_after_those_of_an_earlier_master():
     async def run() -> list[int]:
         told: list[EventRecord] = []
