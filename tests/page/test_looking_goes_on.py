@@ -8,11 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from edl_allreduce.cluster.kubernetes.events import GATHER_SECONDS, STATE_SECONDS, Recorder
+from edl_allreduce.core import events
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.master.metrics import LOOK_SECONDS, Metrics
 from edl_allreduce.master.web import feed as module
 from edl_allreduce.master.web.feed import Feed
 from edl_allreduce.testing.clock import FakeClock
+from tests.page.builders import history
 from tests.pods.test_events_of_kubernetes import POD, Server
 from tests.terminal.statuses import status
 
@@ -58,3 +60,9 @@ def test_the_second_look_comes_after_one_that_failed(make, monkeypatch, caplog):
 
     asyncio.run(scenario())
     assert caplog.text.count("KeyError: 'a bug'") == 1
+
+
+def test_who_knows_more_than_the_master_gets_everything_anew():
+    kept = Feed(status, history=history((0.0, events.WorkerLaunched(0)), (1.0, events.WorkerReady(0))))
+    again = kept.update(since=700)
+    assert again.serial == 2 and len(again.events) == 2 and again.lanes and again.about

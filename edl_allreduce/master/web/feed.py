@@ -130,6 +130,8 @@ class Feed:
 
     def update(self, since: int = 0, sampled: float = 0.0) -> Update:
         """What changed after the event `since` and the sample taken at `sampled`; everything by default."""
+        if since > self._serial:  # known of another master, whose history is not here
+            since = 0
         changes, status = self._timeline.since(since), self._status()
         return Update(
             serial=self._serial,
