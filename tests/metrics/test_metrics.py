@@ -132,3 +132,17 @@ def test_the_pod_monitor_finds_the_port_and_the_labels_of_masters():
     assert monitor["spec"]["selector"]["matchLabels"] == labels
     assert [e["port"] for e in monitor["spec"]["podMetricsEndpoints"]] == [names.PAGE_PORT]
     assert monitor["spec"]["podTargetLabels"] == [names.JOB_LABEL]
+    assert monitor["spec"]["namespaceSelector"] == {"any": True}
+
+
+def test_the_network_policy_lets_prometheus_reach_the_page_of_masters_and_nothing_else():
+    from edl_allreduce.cluster.kubernetes import names
+
+    policy = yaml.safe_load((MONITORING / "network-policy.yaml").read_text())["spec"]
+    labels = {"app": names.APP, names.TYPE_LABEL: names.Replica.MASTER.value}
+    assert policy["podSelector"]["matchLabels"] == labels
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": names.PAGE_PORT}]
+    assert [one["podSelector"]["matchLabels"] for one in rule["from"]] == [
+        {"app.kubernetes.io/name": "prometheus"}
+    ]
