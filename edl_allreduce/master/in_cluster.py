@@ -196,7 +196,7 @@ class ClusterMaster:
             history=self.history.known,
             about=lambda: in_common(self.job.state.course),
         )
-        self.recorder = self._recorder()
+        self.recorder = self._recorder(owner)
         self.tracing = Tracing(self.spec.job_name, self._environ)
         self.metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
         for record in self.history.known:
@@ -348,10 +348,9 @@ class ClusterMaster:
                 }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}
 
-    def _recorder(self) -> Recorder:
+    def _recorder(self, owner: Object) -> Recorder:
         """Events are about the master's pod, and about whoever manages it."""
-        pod, owner = self._api.get(names.path("pods", self.spec.namespace, self._name)), self._owner()
-        subjects = [{"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}]
+        subjects = [{"apiVersion": "v1", "kind": "Pod", "metadata": self._pod["metadata"]}]
         if owner["kind"] == TRAINING_JOB:
             meta = {**owner["metadata"], "namespace": self.spec.namespace}
             subjects.append({**owner, "metadata": meta})

@@ -113,3 +113,18 @@ def test_the_last_word_of_names_that_are_too_long_is_read_as_well():
     word = last_word(status(metrics=names, path="p" * 9000, waiting_for="w" * 9000))
     assert len(word) <= TERMINATION_BYTES
     assert msgspec.json.decode(word, type=JobStatus).metrics == {}
+
+
+def test_who_events_are_about_is_asked_once(master):
+    ours = {"apiVersion": "elasticdl.org/v1", "kind": "TrainingJob", "name": "digits", "uid": "u-2"}
+    meta = {"name": "elasticdl-digits-master", "namespace": "default", "ownerReferences": [ours]}
+    asked: list[str] = []
+
+    def get(path: str) -> dict:
+        asked.append(path)
+        return {"metadata": meta}
+
+    master._api = SimpleNamespace(get=get)
+    subjects = master._recorder(master._owner()).subjects
+    assert len(asked) == 1 and [one["kind"] for one in subjects] == ["Pod", "TrainingJob"]
+    assert all(one["metadata"]["namespace"] == "default" for one in subjects)
