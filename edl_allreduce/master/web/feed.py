@@ -55,7 +55,8 @@ def encode(update: Update) -> bytes:
 
 
 class Feed:
-    """Follows one job; belongs to the master's loop. `status`: how the job is now."""
+    """Follows one job; belongs to the master's loop. `status`: how the job is now. `of_master`: this process
+    is its master, so that its versions are the job's."""
 
     def __init__(
         self,
@@ -64,7 +65,9 @@ class Feed:
         history: Iterable[EventRecord] = (),
         about: Callable[[], Mapping[str, str]] = dict,
         clock: Clock = SYSTEM,
+        of_master: bool = True,
     ) -> None:
+        self._versions = versions() if of_master else {}
         self._status = status
         self._about = about
         self._clock = clock
@@ -143,7 +146,7 @@ class Feed:
             spans=changes.spans,
             pauses=changes.pauses,
             ring=changes.ring,
-            about={**versions(), **self._about()} if since == 0 else {},
+            about={**self._versions, **self._about()} if since == 0 else {},
         )
 
     def _after(self, serial: int) -> list[EventRecord]:
