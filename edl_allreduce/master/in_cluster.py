@@ -133,7 +133,7 @@ def last_word(status: JobStatus) -> bytes:
         {"tally": dataclasses.replace(short.tally, pauses=[])},
         {"goodput": dataclasses.replace(short.goodput, reforms={})},
         {"metrics": {}, "waiting_for": "", "short": ""},
-        {"goodput": goodput.GoodputReport(), "reason": "", "path": "", "audit": ""},
+        {"goodput": goodput.GoodputReport(), "path": "", "audit": "", "checkpoint": None, "job_dir": ""},
     )
     for left_out in shorter:
         if len(msgspec.json.encode(short)) <= TERMINATION_BYTES:

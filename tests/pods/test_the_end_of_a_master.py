@@ -14,7 +14,7 @@ import pytest
 from edl_allreduce.core.goodput import Bucket, GoodputReport, ReformCause
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import Result
-from edl_allreduce.core.status import JobStatus, Tally
+from edl_allreduce.core.status import CheckpointStatus, JobStatus, Tally
 from edl_allreduce.master import in_cluster
 from edl_allreduce.master.in_cluster import (
     TERMINATION_BYTES,
@@ -110,7 +110,8 @@ def test_the_last_word_of_a_long_life_is_cut_where_it_can_still_be_read(letter):
 
 def test_the_last_word_of_names_that_are_too_long_is_read_as_well():
     names = {f"{number} {'m' * 200}": 0.5 for number in range(100)}
-    word = last_word(status(metrics=names, path="p" * 9000, waiting_for="w" * 9000))
+    last = CheckpointStatus(10, "c" * 4000, 90.0)
+    word = last_word(status(metrics=names, path="p" * 9000, waiting_for="w" * 9000, checkpoint=last))
     assert len(word) <= TERMINATION_BYTES
     assert msgspec.json.decode(word, type=JobStatus).metrics == {}
 
