@@ -52,6 +52,25 @@ class _File(logging.FileHandler):
         """Nobody is there to be told."""
 
 
+class Harmless:
+    """Around what only looks at a job: an exception in it is logged, the first with its traceback, and ends
+    nothing else."""
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        self._log, self._what, self._failed = log, what, False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if not self._failed:
+            self._log.error("%s; the job goes on", self._what, exc_info=error)
+        self._failed = True
+        return True
+
+
 def print_lines(level: str, who: str, *, as_json: bool = False, unless_configured: bool = False) -> None:
     """Log to standard output, each line with the name of the process; a user's script may know better."""
     handler = logging.StreamHandler(sys.stdout)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,6 +14,10 @@ from edl_allreduce.cli.asking import job_parser, resolve_job
 from edl_allreduce.cli.dashboard import state_of
 from edl_allreduce.cli.status import current
 from edl_allreduce.cluster.known import KnownJob
+from edl_allreduce.core import events
+from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.status import EventRecord, JobStatus
+from edl_allreduce.errors import EdlError
 
 ABOUT = """\
 Write the report of a job that runs or is over: plots, pauses with their phases, where the time went, events,
@@ -50,8 +56,43 @@ def data_of(job: KnownJob) -> bytes:
     kept = state_of(job) or job.report()
     if kept:
         return kept
-    feed = Feed(lambda: current(job), history=job.history())
-    return encode(feed.update())
+    history = job.history()
+    try:
+        status = current(job)
+    except EdlError:
+        if not job.over() or not history:
+            raise
+        status = left_behind(job, history)
+    return encode(Feed(lambda: status, history=history, of_master=False).update())
+
+
+def left_behind(job: KnownJob, history: Sequence[EventRecord]) -> JobStatus:
+    """Of a job whose master was killed: what its history tells."""
+    told = [event for record in history if (event := events.from_data(record.event)) is not None]
+    plans = [event for event in told if isinstance(event, events.RingPlanned)]
+    measured = [event for event in told if isinstance(event, events.ModelEvaluated)]
+    steps = [
+        event.step for event in told if isinstance(event, events.CheckpointWritten | events.ModelEvaluated)
+    ]
+    return JobStatus(
+        job_name=job.name,
+        phase=Phase.FAILED.value,
+        wanted=len(plans[-1].workers) if plans else 0,
+        minimum=0,
+        generation=plans[-1].generation if plans else 0,
+        step=max(steps, default=0),
+        total_steps=0,
+        loss=math.nan,
+        records_per_second=0.0,
+        steps_per_second=0.0,
+        waiting_for="",
+        elapsed=history[-1].wall - history[0].wall,
+        workers=[],
+        events=[],
+        metrics=dict(measured[-1].metrics) if measured else {},
+        metrics_step=measured[-1].step if measured else -1,
+        reason=job.absence().partition("\n")[0],
+    )
 
 
 def _written(data: bytes, form: str) -> str:

@@ -26,8 +26,11 @@ WARNING: Final = protocol.WARNING
 
 @dataclass(frozen=True)
 class WorkerLaunched:
+    """`replaces`: why the place that it takes became empty (`Cause`); empty where nobody had it before."""
+
     kind: ClassVar[str] = "launch"
     worker_id: int
+    replaces: str = ""
 
     def text(self) -> str:
         return f"worker {self.worker_id} starts"
@@ -370,6 +373,16 @@ class Noted:
 
 
 @dataclass(frozen=True)
+class MasterReturned:
+    """Another master goes on with the job; no worker of the earlier one is left, and numbers begin anew."""
+
+    kind: ClassVar[str] = "restart"
+
+    def text(self) -> str:
+        return "another master goes on with this job; the workers of the earlier one are gone"
+
+
+@dataclass(frozen=True)
 class JobWaits:
     kind: ClassVar[str] = "waiting"
     waiting_for: str
@@ -455,7 +468,7 @@ Event = (
     | RingPlanned | RingAborted | RingReformed | StepsSetBack
     | RelaunchDelayed | WorkerNotReplaced | WorkersShort | NewcomersBegin
     | CheckpointWritten | CheckpointMissing | ModelEvaluated | RecordsLeftOut
-    | TasksMade | TasksGivenAgain | Noted
+    | TasksMade | TasksGivenAgain | Noted | MasterReturned
     | JobWaits | JobScaled | JobStops | TrainingFinished | TimeAccounted | JobEnded | Anomaly
 )  # fmt: skip
 

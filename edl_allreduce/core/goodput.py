@@ -16,7 +16,7 @@ where steps are longer. All of it only grows. docs/goodput.md has the definition
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -218,6 +218,8 @@ class _Life:
     seconds: Seconds = field(default_factory=dict)
     ledger: Seconds | None = None
     """As it was last heard; None before the first."""
+    uid: str = ""
+    """Of its process; empty before it said hello."""
     taken_over: bool = False
     """Its first ledger tells of the time of an earlier master, too: only what comes after it counts."""
     gone: bool = False
@@ -262,15 +264,20 @@ def launched(account: Account, worker_id: int, now: float) -> Account:
     return _with_life(account, worker_id, _Life(now, now))
 
 
-def connected(account: Account, worker_id: int, now: float, *, taken_over: bool = False) -> Account:
+def connected(
+    account: Account, worker_id: int, now: float, *, uid: str = "", taken_over: bool = False
+) -> Account:
     """It said hello. What was before is its launch, unless it was here and only comes back, or was started by
-    an earlier master."""
+    an earlier master. A number that is used again begins another life."""
+    before = account.lives.get(worker_id)
+    if before is not None and (before.gone or (before.uid and before.uid != uid)):
+        account = _buried(gone(account, worker_id, now), [worker_id])
     account = launched(account, worker_id, now)
     life = account.lives[worker_id]
-    if life.ledger is not None or life.gone:
+    if life.ledger is not None:
         return account
     bucket = Bucket.OTHER if taken_over else Bucket.LAUNCH
-    life = replace(_spend(life, {bucket: 1.0}, now, {}), taken_over=taken_over)
+    life = replace(_spend(life, {bucket: 1.0}, now, {}), uid=uid, taken_over=taken_over)
     return _with_life(account, worker_id, life)
 
 
@@ -324,6 +331,14 @@ def gone(account: Account, worker_id: int, now: float) -> Account:
     return _bury(account)
 
 
+def only(account: Account, known: Collection[int], now: float) -> Account:
+    """Whoever is not known any more is gone, whether anybody said so or not."""
+    for worker_id, life in account.lives.items():
+        if not life.gone and worker_id not in known:
+            account = gone(account, worker_id, now)
+    return account
+
+
 def end(account: Account, now: float) -> Account:
     """The job is over: what was not heard of yet belongs to its end."""
     account = waits(account, Bucket.FINISHING, now)
@@ -335,11 +350,16 @@ def end(account: Account, now: float) -> Account:
 def _bury(account: Account) -> Account:
     """A job that loses workers for weeks does not keep each of them."""
     dead = sorted(i for i, life in account.lives.items() if life.gone)
-    surplus = dead[: max(0, len(dead) - SHOWN_WORKERS)]
+    return _buried(account, dead[: max(0, len(dead) - SHOWN_WORKERS)])
+
+
+def _buried(account: Account, dead: Collection[int]) -> Account:
+    """Their lives stay in the sums only."""
     buried = account.buried
-    for worker_id in surplus:
-        buried = _added(buried, account.lives[worker_id].seconds)
-    lives = {i: life for i, life in account.lives.items() if i not in surplus}
+    for worker_id in dead:
+        if worker_id in account.lives:
+            buried = _added(buried, account.lives[worker_id].seconds)
+    lives = {i: life for i, life in account.lives.items() if i not in dead}
     return replace(account, lives=lives, buried=buried)
 
 

@@ -171,9 +171,11 @@ class Timeline:
             case events.TasksMade():
                 for worker_id in list(self._open):
                     self._turn(worker_id, Doing.TRAINING, now, only=Doing.READY)
-            case events.JobEnded():
+            case events.JobEnded() | events.MasterReturned():
+                over = isinstance(event, events.JobEnded)
                 for worker_id in list(self._open):
-                    self._gone(worker_id, now, "the job was over")
+                    self._gone(worker_id, now, "the job was over" if over else "its master was lost")
+                self._plan = None
                 self._keep(("ring", self._serial), RingSize(now, 0, 0))
 
     # ------------------------------------------------------------------------------------------ workers

@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
 import os
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -61,6 +64,8 @@ TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_BYTES = 4096
 """What Kubernetes keeps of it."""
 LAST_PAUSES = 20
+CLOSE_SECONDS = 10.0
+"""For each of those who are told last of a job; an API server that is silent does not hold its end."""
 ENDED_BY_SIGNAL = 128 + signal.SIGTERM
 
 
@@ -91,7 +96,10 @@ class MemoryFile:
     def write(self, memory: Memory) -> None:
         if not self._usable:
             return
-        files.write(self._path, msgspec.json.encode(memory), private=True)
+        try:
+            files.write(self._path, msgspec.json.encode(memory), private=True)
+        except OSError as error:
+            log.warning("the next master of this pod will not know everything: %s: %s", self._path, error)
 
 
 def run_in_cluster(spec: JobSpec) -> int:
@@ -104,8 +112,48 @@ def run_in_cluster(spec: JobSpec) -> int:
     return 1 if result.phase is Phase.FAILED else 0
 
 
+def last_word(status: JobStatus) -> bytes:
+    """As JSON that Kubernetes keeps whole: what matters least is left out until there is room."""
+    short = dataclasses.replace(
+        status,
+        events=[],
+        workers=[],
+        flags=[],
+        # JSON knows neither NaN nor infinity.
+        loss=status.loss if math.isfinite(status.loss) else 0.0,
+        metrics={name: value for name, value in status.metrics.items() if math.isfinite(value)},
+        reason=status.reason[: TERMINATION_BYTES // 2],
+        tally=dataclasses.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
+        goodput=goodput.short(status.goodput),
+        losses=[],
+    )
+    shorter: tuple[dict[str, Any], ...] = (
+        {"reason": short.reason[: TERMINATION_BYTES // 4]},
+        {"reason": short.reason[: TERMINATION_BYTES // 16]},
+        {"tally": dataclasses.replace(short.tally, pauses=[])},
+        {"goodput": dataclasses.replace(short.goodput, reforms={})},
+        {"metrics": {}, "waiting_for": "", "short": ""},
+        {"goodput": goodput.GoodputReport(), "path": "", "audit": "", "checkpoint": None, "job_dir": ""},
+    )
+    for left_out in shorter:
+        if len(msgspec.json.encode(short)) <= TERMINATION_BYTES:
+            break
+        short = dataclasses.replace(short, **left_out)
+    return msgspec.json.encode(short)
+
+
 def tell_log(event: EventRecord) -> None:
     print(logged(event), flush=True)
+
+
+async def _within(seconds: float, last: Coroutine[Any, Any, None], what: str) -> None:
+    """Do it if it works in time; the end of a job does not depend on it."""
+    try:
+        await asyncio.wait_for(last, seconds)
+    except TimeoutError:
+        log.warning("%s could not be sent within %g s", what, seconds)
+    except Exception:
+        log.exception("%s could not be sent", what)
 
 
 class ClusterMaster:
@@ -117,6 +165,7 @@ class ClusterMaster:
         self.spec = dataclasses.replace(spec, namespace=namespace)
         self._file = MemoryFile(Path(STATE_DIRECTORY))
         self._flags = to_argv(self.spec, "worker")
+        self._harmless = logs.Harmless(log, "somebody who is told of the job failed")
         self._api = Api.connect(force_kubeconfig=spec.force_use_kube_config_file)
 
     async def run(self) -> Result:
@@ -147,7 +196,7 @@ class ClusterMaster:
             history=self.history.known,
             about=lambda: in_common(self.job.state.course),
         )
-        self.recorder = self._recorder()
+        self.recorder = self._recorder(owner)
         self.tracing = Tracing(self.spec.job_name, self._environ)
         self.metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
         for record in self.history.known:
@@ -183,14 +232,7 @@ class ClusterMaster:
         display = Display(self.job.status, show=False)
         result = await self.job.run()
         await display.close()
-        await self.recorder.close()
-        self.metrics.close()
-        await asyncio.to_thread(self.tracing.close)
-        for line in report.summary(self.job.status(), {}):
-            log.info("%s", line)
-        self._memory.phase = result.phase.value
-        self._file.write(self._memory)
-        self._write_last_word()
+        await self._keep_the_end(result)
         if self._mailbox is not None:
             await self._mailbox.close()
         await self._show("Finished")
@@ -198,13 +240,29 @@ class ClusterMaster:
         await server.stop(1.0)
         return result
 
+    async def _keep_the_end(self, result: Result) -> None:
+        """First that the job is over, for the next master of this pod; then what others should hear of it."""
+        self._memory.phase = result.phase.value
+        self._file.write(self._memory)
+        self._write_last_word()
+        for line in report.summary(self.job.status(), {}):
+            log.info("%s", line)
+        self.metrics.close()
+        await _within(CLOSE_SECONDS, self.recorder.close(), "the last Events")
+        await _within(CLOSE_SECONDS, asyncio.to_thread(self.tracing.close), "the last traces")
+
     def _tell(self, event: EventRecord) -> None:
-        self.history.write(event)
-        tell_log(event)
-        self.feed.tell(event)
-        self.metrics.told(event)
-        self.tracing.told(event)
-        self.recorder.tell(event)
+        listeners = (
+            self.history.write,
+            tell_log,
+            self.feed.tell,
+            self.metrics.told,
+            self.tracing.told,
+            self.recorder.tell,
+        )
+        for tell in listeners:  # one that fails is no reason to leave out the next
+            with self._harmless:
+                tell(event)
 
     def _leave(self, why: str = "asked to end") -> None:
         """This process ends, not the job. Workers that belong to this pod go with it, if it was deleted."""
@@ -290,10 +348,9 @@ class ClusterMaster:
                 }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}
 
-    def _recorder(self) -> Recorder:
+    def _recorder(self, owner: Object) -> Recorder:
         """Events are about the master's pod, and about whoever manages it."""
-        pod, owner = self._api.get(names.path("pods", self.spec.namespace, self._name)), self._owner()
-        subjects = [{"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}]
+        subjects = [{"apiVersion": "v1", "kind": "Pod", "metadata": self._pod["metadata"]}]
         if owner["kind"] == TRAINING_JOB:
             meta = {**owner["metadata"], "namespace": self.spec.namespace}
             subjects.append({**owner, "metadata": meta})
@@ -326,19 +383,7 @@ class ClusterMaster:
 
     def _write_last_word(self) -> None:
         """For `elasticdl status` of a job that is over: Kubernetes keeps it with the pod."""
-        status = self.job.status()
-        short = dataclasses.replace(
-            status,
-            events=[],
-            workers=[],
-            flags=[],
-            loss=status.loss if status.loss == status.loss else 0.0,  # JSON knows no NaN
-            reason=status.reason[: TERMINATION_BYTES // 2],
-            tally=dataclasses.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
-            goodput=goodput.short(status.goodput),
-            losses=[],
-        )
         try:
-            TERMINATION_LOG.write_bytes(msgspec.json.encode(short)[:TERMINATION_BYTES])
+            TERMINATION_LOG.write_bytes(last_word(self.job.status()))
         except OSError:
             log.debug("there is no %s to write to", TERMINATION_LOG)

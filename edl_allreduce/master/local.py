@@ -171,6 +171,8 @@ class LocalJob:
         await self._part_with_orphans()
         found = await cluster.start()
         self.job = JobShell(self._options(found), cluster, on_event, last_serial=history.last_serial)
+        if known and spec.num_workers and not found.living:
+            self.job.returned()
         if found.living:  # never on this machine; a scheduler elsewhere may keep workers without their master
             self.job.adopt(found, spec.num_workers)
         server = MasterServer(self.token, self.job.attend, self._answer)

@@ -8,9 +8,10 @@ the names of the model's own metrics. No name of a pod and no number of a worker
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -33,8 +34,11 @@ from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.goodput import Bucket, ReformCause
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.status import EventRecord, JobStatus
+from edl_allreduce.logs import Harmless
 from edl_allreduce.master.shell import Traffic
 from edl_allreduce.version import __version__
+
+log = logging.getLogger(__name__)
 
 STEP_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 PAUSE_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -66,6 +70,18 @@ class Histogram:
 
 
 @dataclass
+class Upward:
+    """A figure that may be set back, as a counter, which may not."""
+
+    total: int = 0
+    _last: int = 0
+
+    def see(self, value: int) -> None:
+        self.total += max(0, value - self._last)
+        self._last = value
+
+
+@dataclass
 class Counts:
     """What the history adds up to."""
 
@@ -86,16 +102,14 @@ class Counts:
     """Rank 0 of the last plan, and why that was made."""
     _launched: dict[int, float] = field(default_factory=dict)
     _connected: dict[int, float] = field(default_factory=dict)
-    _empty: deque[str] = field(default_factory=deque)
-    """Causes of ends that nobody replaced so far."""
 
     def take(self, event: events.Event, wall: float) -> None:
         match event:
-            case events.WorkerLaunched(worker_id):
+            case events.WorkerLaunched(worker_id, replaces):
                 self.launches += 1
                 self._launched[worker_id] = wall
-                if self._empty:
-                    self.relaunches[self._empty.popleft()] += 1
+                if replaces:
+                    self.relaunches[replaces] += 1
             case events.WorkerConnected(worker_id) if worker_id in self._launched:
                 self.pending.observe(wall - self._launched.pop(worker_id))
                 self._connected[worker_id] = wall
@@ -103,11 +117,11 @@ class Counts:
                 self.preparing.observe(wall - self._connected.pop(worker_id))
             case events.WorkerExited(worker_id, cause):
                 self.exits[cause] += 1
-                self._empty.append(cause)
                 self._launched.pop(worker_id, None)
                 self._connected.pop(worker_id, None)
-            case events.JobScaled():
-                self._empty.clear()
+            case events.MasterReturned():
+                self._launched.clear()
+                self._connected.clear()
             case events.RingPlanned(workers=workers, cause=cause):
                 self.plans[cause or ReformCause.RETRY.value] += 1
                 self._first = (workers[0] if workers else -1, cause)
@@ -146,7 +160,9 @@ class Metrics(Collector):
         self.counts = Counts()
         self._steps = Histogram(STEP_BOUNDS)
         self._step = -1
+        self._made, self._used = Upward(), Upward()
         self._task: asyncio.Task[None] | None = None
+        self._harmless = Harmless(log, "the metrics of the job could not be brought up to date")
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -156,7 +172,8 @@ class Metrics(Collector):
 
     async def _run(self) -> None:
         while True:
-            self.seen(self._status())
+            with self._harmless:
+                self.seen(self._status())
             await self._clock.rest(LOOK_SECONDS)
 
     def close(self) -> None:
@@ -171,6 +188,8 @@ class Metrics(Collector):
 
     def seen(self, status: JobStatus) -> None:
         """Look at the job, now and then: steps since the last look count with the time that they take."""
+        self._made.see(status.step)
+        self._used.see(status.position)
         if status.counts != "step":
             return
         made = status.step - self._step
@@ -205,11 +224,12 @@ class Metrics(Collector):
             phases.add_metric([phase.value.lower()], float(status.phase == phase.value))
         yield phases
         unit = "steps" if status.counts == "step" else "tasks"
-        yield _counter(
-            f"elasticdl_{unit}", f"The {unit} of the job that are done, over all its runs.", status.step
-        )
+        words = f"The {unit} that were made; one that had to be made again counts twice."
+        yield _counter(f"elasticdl_{unit}", words, self._made.total)
+        words = f"The {unit} of the job that are done, over all its runs."
+        yield _gauge(f"elasticdl_done_{unit}", words, value=status.step)
         yield _gauge(f"elasticdl_planned_{unit}", f"All {unit} of the job.", value=status.total_steps)
-        yield _counter("elasticdl_records", "Records that were used, over all epochs.", status.position)
+        yield _counter("elasticdl_records", "Records that were used, over all epochs.", self._used.total)
         words = "Time of a step; those between two looks of the master count with their median."
         yield _histogram("elasticdl_step_seconds", words, [], [([], self._steps)])
         if math.isfinite(status.loss):

@@ -23,6 +23,7 @@ from edl_allreduce.core.job.state import JobOptions, JobState, Result
 from edl_allreduce.core.parts import Parts
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import UsageError
+from edl_allreduce.logs import Harmless
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class JobShell:
         self._clock = clock
         self._cluster = cluster
         self._on_event = on_event
+        self._harmless = Harmless(log, "somebody who is told of the job failed")
         self.state: JobState = state.begin(replace(options, head_start=cluster.head_start), clock.now())
         self._mailbox: deque[inbox.Event] = deque()
         self._busy = False
@@ -116,6 +118,10 @@ class JobShell:
         """End at once, without a result (Ctrl-C twice)."""
         self.deliver(inbox.KillAll())
 
+    def returned(self) -> None:
+        """It goes on after an earlier master whose workers are gone; call before `run`."""
+        self._tell(events.MasterReturned(), quiet=False)
+
     def note(self, kind: str, text: str) -> None:
         """Something that people should know."""
         self.deliver(inbox.Note(kind, text))
@@ -132,7 +138,7 @@ class JobShell:
 
     def status(self) -> JobStatus:
         """The job as it is now."""
-        facts = {i: self._cluster.facts(i) for i in queries.workers_known(self.state)}
+        facts = {i: self._cluster.facts(i) for i in ring.workers_known(self.state)}
         seen = queries.status(self.state, self._clock.now(), self._clock.wall(), facts)
         return replace(seen, events=self._events)
 
@@ -305,4 +311,5 @@ class JobShell:
         self._events = [*self._events[-LAST_EVENTS + 1 :], record]
         level = logging.WARNING if kind in (events.WARNING, events.ANOMALY) else logging.INFO
         log.log(level, "%s: %s", kind, text)
-        self._on_event(record)
+        with self._harmless:
+            self._on_event(record)

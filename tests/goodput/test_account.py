@@ -106,6 +106,18 @@ def test_a_worker_of_an_earlier_master_is_accounted_from_its_first_heartbeat():
     assert "program_startup" not in seen.seconds and seen.seconds["productive_step"] == pytest.approx(4)
 
 
+def test_another_process_under_the_same_number_has_its_own_ledger():
+    account = goodput.connected(goodput.begin(T0), 7, T0, uid="first")
+    account = goodput.heard(account, 7, {Bucket.STEP: 100.0}, T0 + 10)
+    account = goodput.connected(account, 7, T0 + 12, uid="first")  # only another connection
+    assert goodput.report(account).workers[0].lived == 10
+    account = goodput.connected(account, 7, T0 + 15, uid="second")
+    account = goodput.heard(account, 7, {Bucket.STARTUP: 4.0}, T0 + 20)
+    seen = goodput.report(account)
+    assert seen.workers[0].seconds == {"program_startup": 5.0} and not seen.workers[0].gone
+    assert seen.worker_seconds == {"productive_step": 10.0, "program_startup": 5.0, "other": 5.0}
+
+
 def test_workers_that_are_gone_longest_stay_in_the_sums():
     account, many = goodput.begin(T0), goodput.SHOWN_WORKERS + 10
     for worker_id in range(many):

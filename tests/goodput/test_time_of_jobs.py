@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from edl_allreduce.core import events, protocol
-from edl_allreduce.core.goodput import Bucket
+from edl_allreduce.core.goodput import Bucket, WorkerGoodput
 from edl_allreduce.core.health import Activity
+from edl_allreduce.core.job import queries
 from edl_allreduce.testing.scene import OPTIONS, Scene
 
 
@@ -84,3 +85,54 @@ def test_a_job_that_is_over_accounts_for_all_of_its_time():
     assert sum(told.seconds.values()) == pytest.approx(told.wall) and told.wall <= scene.now - began
     kinds = [event.kind for event in scene.events]
     assert kinds[-2:] == ["goodput", "end"]
+
+
+def by_hand() -> Scene:
+    """Two workers that somebody started himself train together."""
+    scene = Scene(replace(OPTIONS, num_workers=0)).comes(0).comes(1)
+    return scene.until(lambda: scene.ring == 2).wait(5)
+
+
+def dies(scene: Scene, worker_id: int) -> None:
+    """Nobody tells the master how."""
+    scene.actors[worker_id].alive = False
+    scene.cut(worker_id)
+
+
+def life_of(scene: Scene, worker_id: int) -> WorkerGoodput:
+    return next(worker for worker in scene.status.goodput.workers if worker.worker_id == worker_id)
+
+
+def test_a_lost_worker_that_nobody_keeps_is_gone():
+    scene = by_hand()
+    beats(scene, STEP=5.0)
+    dies(scene, 1)
+    scene.until(lambda: scene.ring == 1).wait(30)
+    lost, other = life_of(scene, 1), life_of(scene, 0)
+    assert lost.gone and not other.gone
+    scene.wait(30)
+    assert life_of(scene, 1).lived == lost.lived
+    spent(scene)
+
+
+def test_a_number_that_is_used_again_begins_another_life():
+    scene = by_hand()
+    beats(scene, STEP=500.0)
+    dies(scene, 1)
+    scene.until(lambda: scene.ring == 1)
+    before = scene.status.goodput.worker_seconds["productive_step"]
+    scene.comes(1, uid="another").until(lambda: scene.ring == 2).wait(10)
+    beats(scene, STEP=501.0)
+    again = life_of(scene, 1)
+    assert not again.gone and again.lived < 15 and again.seconds["productive_step"] > 5
+    assert scene.status.goodput.worker_seconds["productive_step"] > before
+    spent(scene)
+
+
+def test_of_a_re_form_the_slowest_survivor_is_kept_however_many_there_are():
+    scene = Scene().train()
+    for generation in (5, 6):
+        for pause in (0.2, 0.5, 0.3):
+            scene.say(0, protocol.Reformed(generation, 2, pause, 0.0, 0.0, 0.0, 0.0))
+    assert [(r.generation, r.pause) for r in queries.result(scene.state).reforms] == [(5, 0.5), (6, 0.5)]
+    assert scene.status.tally.pauses == [0.5, 0.5]

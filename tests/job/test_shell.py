@@ -195,6 +195,24 @@ def test_what_a_listener_says_while_it_is_told_comes_after_what_it_was_told():
     play(scenario)
 
 
+def test_a_listener_that_fails_ends_nothing_and_is_logged_once(caplog):
+    async def scenario(lab: Lab) -> None:
+        heard: list[str] = []
+
+        def told(event: EventRecord) -> None:
+            heard.append(event.kind)
+            raise KeyError("a bug of a listener")
+
+        lab.shell._on_event = told
+        lab.shell.scale(3)
+        lab.shell.scale(2)
+        assert heard.count("scale") == 2 and lab.shell.status().wanted == 2
+        assert not lab.shell.over
+
+    play(scenario)
+    assert caplog.text.count("KeyError: 'a bug of a listener'") == 1
+
+
 def test_a_worker_that_cannot_be_started_is_an_event_and_not_a_wait():
     async def scenario(lab: Lab) -> None:
         lab.cluster.refuses = OSError("no room")
@@ -276,6 +294,14 @@ def test_text_from_outside_is_harmless_in_words_and_in_facts():
         await lab.clock.settle()
         (event,) = [event for event in lab.events if "nd" in event.kind and "ki" in event.kind]
         assert event.event["words"] == "te\\x1bxt \\ud800" and event.kind == "ki\\x1bnd"
+
+    play(scenario)
+
+
+def test_a_master_that_goes_on_without_the_workers_of_the_earlier_one_says_so():
+    async def scenario(lab: Lab) -> None:
+        lab.shell.returned()
+        assert lab.shell.status().events[-1].event == {"type": "MasterReturned"}
 
     play(scenario)
 

@@ -31,7 +31,7 @@ HISTORY: tuple[tuple[float, events.Event], ...] = (
     (10.0, events.WorkerExited(1, "out of memory", "was killed")),
     (10.0, events.RingPlanned(2, (0,), True, "worker 1 is gone", "loss")),
     (10.1, events.RingReformed(0, 2, 1, 0.02, 0.01, 0.03, 0.0, 0.04)),
-    (10.2, events.WorkerLaunched(2)),
+    (10.2, events.WorkerLaunched(2, "out of memory")),
     (11.0, events.ModelEvaluated(20, {"accuracy": 0.9})),
     (12.0, events.CheckpointMissing(0, 30, "somewhere", "the disk is full")),
     (13.0, events.WorkerSlow(0, 0.3, 0.1, False)),

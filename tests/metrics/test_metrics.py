@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import yaml
 
+from edl_allreduce.core import events
+from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.goodput import Bucket
-from tests.metrics.exported import MONITORING, NAMED, expressions, metrics, parsed, value
+from edl_allreduce.core.job import inbox
+from edl_allreduce.core.status import EventRecord
+from edl_allreduce.master.metrics import Metrics
+from edl_allreduce.testing.scene import OPTIONS, Scene
+from tests.metrics.exported import MONITORING, NAMED, expressions, metrics, parsed, status, value
 
 
 def test_history_and_status_are_told():
@@ -55,9 +62,45 @@ def test_steps_count_with_the_time_that_they_take():
     assert value(found, "elasticdl_step_seconds_bucket", le="0.05") == 30
 
 
+def test_counters_do_not_go_down_when_the_job_is_set_back():
+    made = metrics()
+    before = parsed(made)
+    made.seen(status(step=15, position=1500))
+    made._status = lambda: status(step=25, position=2500)
+    after = parsed(made)
+    assert value(before, "elasticdl_steps_total") == 40 and value(after, "elasticdl_steps_total") == 50
+    assert value(after, "elasticdl_done_steps") == 25
+    assert value(after, "elasticdl_records_total") == value(before, "elasticdl_records_total") + 1000
+
+
 def test_what_is_not_known_is_left_out():
     found = parsed(metrics(loss=math.nan, checkpoint=None, metrics={}))
     assert "elasticdl_loss" not in found and "elasticdl_checkpoint_age_seconds" not in found
+
+
+def relaunches(scene: Scene) -> dict[str, int]:
+    """Of a job that was played."""
+    made = Metrics(lambda: scene.status)
+    for serial, event in enumerate(scene.events):
+        made.told(EventRecord(serial, 100.0, event.kind, event.text(), events.data(event)))
+    return dict(made.counts.relaunches)
+
+
+@pytest.mark.parametrize("head_start", [0.0, 2.0])
+def test_relaunches_have_their_own_cause_after_a_drain_as_before_it(head_start):
+    scene = Scene(replace(OPTIONS, head_start=head_start)).train()
+    assert relaunches(scene) == {}
+    scene.give(inbox.Drain(0)).wait(10)
+    assert relaunches(scene) == {"drained": 1}
+    scene.crash(1, Cause.OUT_OF_MEMORY, "ran out of memory").wait(30)
+    assert relaunches(scene) == {"drained": 1, "out of memory": 1}
+
+
+def test_whoever_makes_room_or_comes_in_addition_replaces_nobody():
+    scene = Scene().train()
+    scene.give(inbox.Scale(1)).wait(10)
+    scene.give(inbox.Scale(3)).wait(10)
+    assert relaunches(scene) == {} and scene.ring == 3
 
 
 def test_names_follow_the_conventions():
@@ -89,3 +132,17 @@ def test_the_pod_monitor_finds_the_port_and_the_labels_of_masters():
     assert monitor["spec"]["selector"]["matchLabels"] == labels
     assert [e["port"] for e in monitor["spec"]["podMetricsEndpoints"]] == [names.PAGE_PORT]
     assert monitor["spec"]["podTargetLabels"] == [names.JOB_LABEL]
+    assert monitor["spec"]["namespaceSelector"] == {"any": True}
+
+
+def test_the_network_policy_lets_prometheus_reach_the_page_of_masters_and_nothing_else():
+    from edl_allreduce.cluster.kubernetes import names
+
+    policy = yaml.safe_load((MONITORING / "network-policy.yaml").read_text())["spec"]
+    labels = {"app": names.APP, names.TYPE_LABEL: names.Replica.MASTER.value}
+    assert policy["podSelector"]["matchLabels"] == labels
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": names.PAGE_PORT}]
+    assert [one["podSelector"]["matchLabels"] for one in rule["from"]] == [
+        {"app.kubernetes.io/name": "prometheus"}
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
@@ -10,6 +12,7 @@ from edl_allreduce.core import events
 from edl_allreduce.core.goodput import GoodputReport
 from edl_allreduce.core.protocol import DrainWorker, Scale, StopJob
 from edl_allreduce.core.status import Tally
+from edl_allreduce.master.web.feed import Feed, encode
 
 from .builders import history, long_history, record, status, worker
 
@@ -233,3 +236,21 @@ def test_ten_thousand_events_of_sixty_four_workers_stay_smooth(stage, open_tab):
     page.get_by_label("Filter").fill("sigkill")
     expect(page.locator(".log li").first).to_contain_text("SIGKILL")
     tab.check(job.address)
+
+
+AGAIN = """async (update) => {
+  const { Job } = await import("/static/js/job.js");
+  const job = new Job();
+  job.apply({ ...update, serial: 700, events: [{ ...update.events[0], serial: 700 }] });
+  const before = job.events.length;
+  job.apply(update);
+  return [before, job.serial, job.events.length, job.lanes.size];
+}"""
+
+
+def test_a_master_that_knows_less_than_the_page_begins_it_anew(stage, open_tab):
+    job = stage(shown, DISTURBED)
+    page = open_tab(job.url).page
+    expect(page.locator(".log li")).to_have_count(len(DISTURBED))
+    update = json.loads(encode(Feed(shown, history=DISTURBED).update()))
+    assert page.evaluate(AGAIN, update) == [1, len(DISTURBED), len(DISTURBED), 2]

@@ -7,9 +7,11 @@ import re
 
 import pytest
 
+from edl_allreduce.cli.report import data_of
 from edl_allreduce.core import events
 from edl_allreduce.core.goodput import GoodputReport
-from edl_allreduce.core.status import Tally
+from edl_allreduce.core.status import EventRecord, JobStatus, Tally
+from edl_allreduce.errors import JobFailed
 from edl_allreduce.master.web.bundle import STATIC, program, report_page
 from edl_allreduce.master.web.feed import Feed, encode
 from edl_allreduce.master.web.report_text import markdown
@@ -97,3 +99,57 @@ def test_the_report_draws_the_same_picture(open_tab, tmp_path):
     tab.page.locator("details summary").first.click()
     tab.page.get_by_role("table").get_by_text("first step").wait_for()
     assert tab.complaints == [] and tab.asked == {""}
+
+
+class Left:
+    """A job of which only its history is there, or its last word as well."""
+
+    name = "digits"
+
+    def __init__(self, result: JobStatus | None = None, *, over: bool = True) -> None:
+        self.last, self.ended = result, over
+
+    def running(self) -> None:
+        return None
+
+    def over(self) -> bool:
+        return self.ended
+
+    def page(self) -> str:
+        return ""
+
+    def report(self) -> bytes:
+        return b""
+
+    def result(self) -> JobStatus | None:
+        return self.last
+
+    def absence(self) -> str:
+        return "its master ended without a result\nTo begin again: ..."
+
+    def history(self) -> list[EventRecord]:
+        return history(
+            (0.0, events.WorkerLaunched(0)),
+            (4.0, events.WorkerReady(0)),
+            (5.0, events.RingPlanned(3, (0,), False, "all are ready")),
+            (9.0, events.ModelEvaluated(50, {"accuracy": 0.9})),
+        )
+
+
+def test_a_job_whose_master_was_killed_has_a_report_of_what_its_history_tells():
+    told = json.loads(data_of(Left()))
+    assert told["status"]["reason"] == "its master ended without a result"
+    assert (told["status"]["step"], told["status"]["metrics"]) == (50, {"accuracy": 0.9})
+    assert told["status"]["elapsed"] == 9.0 and len(told["events"]) == 4 and told["lanes"]
+    assert "its master ended without a result" in markdown(told)
+
+
+def test_a_job_whose_master_restarts_has_no_report_that_calls_it_failed():
+    with pytest.raises(JobFailed, match="does not run"):
+        data_of(Left(over=False))
+
+
+def test_versions_in_a_report_are_never_those_of_the_machine_that_asks():
+    told = json.loads(data_of(Left(status(phase="Succeeded"))))
+    assert told["status"]["phase"] == "Succeeded" and told["about"] == {}
+    assert Feed(status).update().about, "those of a master are"

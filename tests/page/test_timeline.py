@@ -84,6 +84,21 @@ def test_the_ring_has_a_size_at_every_moment_and_none_when_the_job_is_over():
     assert not [span for span in made.since(0).spans if span.end is None]
 
 
+def test_after_a_lost_master_numbers_are_used_again_and_nobody_trained_meanwhile():
+    again = [(60.0 + after, event) for after, event in BEGINNING]
+    made = timeline(history(*BEGINNING, (50.0, events.MasterReturned()), *again))
+    assert spans(made, 0) == [
+        (Doing.STARTING, 0.0, 4.0),
+        (Doing.READY, 4.0, 5.0),
+        (Doing.TRAINING, 5.0, 50.0),
+        (Doing.STARTING, 60.0, 64.0),
+        (Doing.READY, 64.0, 65.0),
+        (Doing.TRAINING, 65.0, None),
+    ]
+    assert [size.size for size in made.since(0).ring] == [2, 0, 2]
+    assert not made.since(0).pauses
+
+
 def test_who_looks_again_gets_only_what_changed():
     made = timeline(history(*BEGINNING))
     last = len(BEGINNING)

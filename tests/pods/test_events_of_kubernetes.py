@@ -52,6 +52,8 @@ class Server:
     def patch(self, path: str, change: dict) -> dict:
         if path.endswith("/pods/elasticdl-digits-master"):
             self.pod = change
+        elif path.rpartition("/")[2] not in self.events:
+            raise ApiRefused("not found", status=404)
         else:
             self.events[path.rpartition("/")[2]] |= change
         return change
@@ -176,3 +178,30 @@ def test_the_pod_says_how_the_job_is():
     assert meta["annotations"] == {
         "elasticdl.org/state": "Training: step 100 of 200; ring 2 of 2, generation 3; loss 0.25; goodput 80 %"
     }
+
+
+def test_the_end_of_a_job_is_told_when_nothing_more_may_be_told():
+    server = Server()
+    told = recorder(server, FakeClock())
+    told._allowance = Allowance(0.0)
+    for record in records(events.WorkerLaunched(0), events.JobEnded("Succeeded", "")):
+        told.tell(record)
+    asyncio.run(told.close())
+    assert server.told == [("Succeeded", "Normal")]
+
+
+def test_an_event_that_kubernetes_forgot_is_made_anew():
+    server = Server()
+    told = recorder(server, FakeClock())
+
+    async def scenario() -> None:
+        for record in records(events.CheckpointMissing(0, 30, "there", "the disk is full")):
+            told.tell(record)
+            await told.flush()
+            server.events.clear()
+            told.tell(record)
+            await told.flush()
+
+    asyncio.run(scenario())
+    (event,) = server.events.values()
+    assert (event["reason"], event["count"]) == ("CheckpointFailed", 2)

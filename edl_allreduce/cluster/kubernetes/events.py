@@ -27,6 +27,7 @@ from edl_allreduce.core.digest import digest
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ApiRefused, ClusterError
+from edl_allreduce.logs import Harmless
 
 log = logging.getLogger(__name__)
 
@@ -208,6 +209,7 @@ class Recorder:
     _shown_at: float = float("-inf")
     _refused: bool = False
     _task: asyncio.Task[None] | None = None
+    _harmless: Harmless = field(default_factory=lambda: Harmless(log, "Events of the job could not be sent"))
 
     def tell(self, record: EventRecord) -> None:
         self._heard.append(record)
@@ -224,7 +226,8 @@ class Recorder:
     async def _run(self) -> None:
         while True:
             await self.clock.rest(GATHER_SECONDS)
-            await self.flush()
+            with self._harmless:
+                await self.flush()
 
     async def flush(self, *, last: bool = False) -> None:
         """Send what may be sent now."""
@@ -232,6 +235,9 @@ class Recorder:
         self._pending += announcements(heard)
         now = self.clock.now()
         chosen, self._pending, self._allowance = allowed(self._pending, self._allowance.refilled(now))
+        if last:  # nobody comes after it who could tell the end
+            chosen += [told for told in self._pending if _is_an_end(told)]
+            self._pending = [told for told in self._pending if not _is_an_end(told)]
         for told in chosen:
             await self._send(told)
         if last or now - self._shown_at >= STATE_SECONDS:
@@ -262,7 +268,9 @@ class Recorder:
             if error.status == 403:
                 self._refused = True
                 log.warning("no Events are written: %s (manifests/elasticdl-rbac.yaml allows it)", error)
-            else:  # gone after an hour, or there already
+            elif again and error.status == 404:  # Kubernetes forgets Events after an hour
+                await self._try(body, again=False)
+            else:  # there already
                 log.debug("the Event %s was refused: %s", meta["name"], error)
         except ClusterError as error:
             log.debug("the Event %s is lost: %s", meta["name"], error)

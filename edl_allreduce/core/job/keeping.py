@@ -119,6 +119,7 @@ def reconcile(turn: Turn) -> None:
         return
     active = [slot for slot in state.slots.values() if not slot.draining]
     missing = state.wanted - len(active)
+    vacant = keeping.vacant[-missing:] if missing > 0 else ()
     if keeping.refusals:  # one after the other, until one takes part
         missing = min(missing, 1) if all(slot.accepted for slot in active) else 0
     if not state.options.relaunch:
@@ -129,8 +130,10 @@ def reconcile(turn: Turn) -> None:
         turn.keeping(next_id=worker_id + 1)
         turn.change(slots={**turn.state.slots, worker_id: Slot(turn.now)})
         timing.launched(turn, worker_id)
-        tell_of_start(turn, worker_id, events.WorkerLaunched(worker_id))
+        replaces, vacant = (vacant[0].value if vacant else ""), vacant[1:]
+        tell_of_start(turn, worker_id, events.WorkerLaunched(worker_id, replaces))
         turn.do(Launch(worker_id))
+    turn.keeping(vacant=vacant)
 
 
 def launch_in(turn: Turn, seconds: float) -> None:
@@ -160,12 +163,20 @@ def drain(turn: Turn, worker_id: int) -> None:
 
 
 def _ask_to_leave(turn: Turn, worker_id: int) -> None:
-    turn.slot(worker_id, draining=True)
+    leaves(turn, worker_id)
     uid = _uid_of(turn.state, worker_id)
     if uid:
         turn.send(uid, protocol.Drain())
     else:
         turn.do(Terminate(worker_id))
+
+
+def leaves(turn: Turn, worker_id: int) -> None:
+    """It was asked to leave, or says that it does: from now on its place is another one's."""
+    slot = turn.state.slots.get(worker_id)
+    if slot is not None and not slot.draining:
+        turn.slot(worker_id, draining=True)
+        turn.keeping(vacant=(*turn.state.keeping.vacant, Cause.DRAINED))
 
 
 def _uid_of(state: JobState, worker_id: int) -> str:
@@ -224,6 +235,8 @@ def ended(turn: Turn, end: Ended) -> None:
         finishing.lost(turn, slot.uid)
         return
     cause, text = _cause(turn.state, slot, end)
+    if not slot.draining:
+        turn.keeping(vacant=(*turn.state.keeping.vacant, cause))
     if uid := slot.uid or ring.expected(turn.state, end.worker_id):
         turn.change(gone=turn.state.gone | {uid})
         work(turn, membership.Lost(uid, text))

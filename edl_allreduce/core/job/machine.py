@@ -301,7 +301,7 @@ def _is_at(turn: Turn, generation: int, step: int, position: int, loss: float = 
 
 
 def _draining(turn: Turn, uid: str, worker_id: int, message: protocol.Draining) -> None:
-    turn.slot(worker_id, draining=True)
+    keeping.leaves(turn, worker_id)
     turn.tell(events.WorkerDrains(worker_id))
     keeping.work(turn, membership.Heard(uid, message))
     members, waiting = ring.alive(turn.state), turn.state.waiting.text
@@ -362,7 +362,9 @@ def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
     """What is true whoever is in which ring; False when the message is no such fact."""
     match message:
         case protocol.Reformed() as r:
-            turn.progress(reforms=(*turn.state.progress.reforms, r))
+            known = turn.state.progress.reforms
+            if r.generation not in known or r.pause > known[r.generation].pause:
+                turn.progress(reforms={**known, r.generation: r})
             parts = (r.notice, r.plan, r.join, r.sync, r.first_step)
             turn.tell(events.RingReformed(worker_id, r.generation, r.size, *parts))
         case protocol.Failed():

@@ -16,16 +16,8 @@ from edl_allreduce.core.status import CheckpointStatus, JobStatus, Tally, Worker
 def result(state: JobState) -> Result:
     reasons = dict(state.work.reasons) if isinstance(state.work, Ring) else {}
     progress = state.progress
-    return Result(
-        state.phase, state.reason, progress.place.step, state.ending.path, list(progress.reforms), reasons
-    )
-
-
-def workers_known(state: JobState) -> set[int]:
-    """The numbers of all workers that a status will show."""
-    members = ring.members_of(state)
-    seated = {m.seat.worker_id for m in members.members.values()} if members is not None else set()
-    return seated | set(state.slots) | {peer.worker_id for peer in state.peers.values()}
+    reforms = list(progress.reforms.values())
+    return Result(state.phase, state.reason, progress.place.step, state.ending.path, reforms, reasons)
 
 
 def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerFacts]) -> JobStatus:
@@ -141,14 +133,11 @@ def tally_of(state: JobState, now: float) -> Tally:
     """What this run of the job did so far."""
     seen = state.progress
     first = seen.first or seen.place
-    pauses: dict[int, float] = {}
-    for reform in seen.reforms:
-        pauses[reform.generation] = max(reform.pause, pauses.get(reform.generation, 0.0))
     return Tally(
         steps=max(0, seen.place.step - first.step),
         records=max(0, seen.place.position - first.position),
         trained=seen.trained.read(now),
-        pauses=list(pauses.values()),
+        pauses=[reform.pause for reform in seen.reforms.values()],
         losses=seen.losses,
         set_back=seen.set_back,
     )

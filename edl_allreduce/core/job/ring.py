@@ -109,6 +109,13 @@ def members_of(state: JobState) -> membership.State | None:
     return state.work.members if isinstance(state.work, Ring) else None
 
 
+def workers_known(state: JobState) -> set[int]:
+    """The numbers of all who have a place, a connection or a seat in the ring."""
+    members = members_of(state)
+    seated = {m.seat.worker_id for m in members.members.values()} if members is not None else set()
+    return seated | set(state.slots) | {peer.worker_id for peer in state.peers.values()}
+
+
 def alive(state: JobState) -> list[Member]:
     members = members_of(state)
     return members.alive() if members is not None else []

@@ -105,6 +105,8 @@ class Keeping:
     told_short: frozenset[str] = frozenset()
     repeats: Mapping[str, int] = field(default_factory=dict)
     """How often user code failed in the same way at the same step."""
+    vacant: tuple[Cause, ...] = ()
+    """Why places are empty, the oldest first."""
 
 
 # ------------------------------------------------------------------------------------------------- work
@@ -167,7 +169,8 @@ class Progress:
     loss_curve: Curve = field(default_factory=Curve)
     redo_until: int = 0
     """Steps up to this one were made before."""
-    reforms: tuple[protocol.Reformed, ...] = ()
+    reforms: Mapping[int, protocol.Reformed] = field(default_factory=dict)
+    """By generation: what the slowest survivor said, since the others waited for it."""
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """By the step of the evaluation."""
 
@@ -284,5 +287,6 @@ class Result:
     step: int
     path: str
     reforms: list[protocol.Reformed]
+    """The slowest survivor of each generation."""
     reasons: dict[int, str]
     """Why each generation was planned."""

@@ -16,8 +16,9 @@ def launched(turn: Turn, worker_id: int) -> None:
 
 def connected(turn: Turn, hello: protocol.Hello) -> None:
     """Whoever knows a generation when it is first heard was started by an earlier master."""
-    worker_id, earlier = hello.seat.worker_id, hello.generation > 0
-    turn.change(goodput=goodput.connected(turn.state.goodput, worker_id, turn.now, taken_over=earlier))
+    seat, account = hello.seat, turn.state.goodput
+    seen = goodput.connected(account, seat.worker_id, turn.now, uid=seat.uid, taken_over=hello.generation > 0)
+    turn.change(goodput=seen)
 
 
 def heard(turn: Turn, worker_id: int, pulse: protocol.Pulse) -> None:
@@ -36,7 +37,9 @@ def ended(turn: Turn, worker_id: int) -> None:
 def tick(turn: Turn) -> None:
     """Time passed: places may be empty, and maybe nobody trains."""
     state, now = turn.state, turn.now
-    seen = goodput.tick(state.goodput, state.wanted, len(state.slots), now)
+    # The cluster tells of the ends of those that it started, and nobody of the others.
+    seen = goodput.only(state.goodput, ring.workers_known(state), now)
+    seen = goodput.tick(seen, state.wanted, len(state.slots), now)
     bucket = _without_witness(state)
     if bucket is not None:
         seen = goodput.waits(seen, bucket, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import platform
 import socket
 from collections import deque
@@ -17,7 +18,10 @@ from edl_allreduce.core.course import DIGEST, Course
 from edl_allreduce.core.series import Sample, Series, sample
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.core.timeline import Lane, Pause, RingSize, Span, Timeline
+from edl_allreduce.logs import Harmless
 from edl_allreduce.version import __version__
+
+log = logging.getLogger(__name__)
 
 MOST_EVENTS: Final = 20_000
 """That are kept for the page; the job's history has more."""
@@ -51,7 +55,8 @@ def encode(update: Update) -> bytes:
 
 
 class Feed:
-    """Follows one job; belongs to the master's loop. `status`: how the job is now."""
+    """Follows one job; belongs to the master's loop. `status`: how the job is now. `of_master`: this process
+    is its master, so that its versions are the job's."""
 
     def __init__(
         self,
@@ -60,7 +65,9 @@ class Feed:
         history: Iterable[EventRecord] = (),
         about: Callable[[], Mapping[str, str]] = dict,
         clock: Clock = SYSTEM,
+        of_master: bool = True,
     ) -> None:
+        self._versions = versions() if of_master else {}
         self._status = status
         self._about = about
         self._clock = clock
@@ -71,6 +78,7 @@ class Feed:
         self._happened = asyncio.Event()
         self._beat = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._harmless = Harmless(log, "the page of the job could not be brought up to date")
         self.over = False
         for record in history:
             self._keep(record)
@@ -106,7 +114,8 @@ class Feed:
             except TimeoutError:
                 pass  # nothing happened: only the figures moved
             self._happened.clear()
-            self.look()
+            with self._harmless:
+                self.look()
 
     def close(self) -> None:
         """The job is over: whoever still looks gets the last picture."""
@@ -124,6 +133,8 @@ class Feed:
 
     def update(self, since: int = 0, sampled: float = 0.0) -> Update:
         """What changed after the event `since` and the sample taken at `sampled`; everything by default."""
+        if since > self._serial:  # known of another master, whose history is not here
+            since = 0
         changes, status = self._timeline.since(since), self._status()
         return Update(
             serial=self._serial,
@@ -135,7 +146,7 @@ class Feed:
             spans=changes.spans,
             pauses=changes.pauses,
             ring=changes.ring,
-            about={**versions(), **self._about()} if since == 0 else {},
+            about={**self._versions, **self._about()} if since == 0 else {},
         )
 
     def _after(self, serial: int) -> list[EventRecord]:

@@ -5,6 +5,10 @@ const MOST_SAMPLES = 4000;
 
 export class Job {
   constructor() {
+    this.reset();
+  }
+
+  reset() {
     this.status = null;
     this.serial = 0;
     this.now = 0;
@@ -19,6 +23,7 @@ export class Job {
   }
 
   apply(update) {
+    if (update.serial < this.serial) this.reset(); // another master, that does not know what this page knew
     const fresh = update.events.filter((event) => event.serial > this.serial);
     this.status = update.status;
     this.now = update.wall;
@@ -71,7 +76,7 @@ export function workersOf(event) {
 // What an event means to somebody who looks at a mark: something got lost, came, left, or was said.
 const LOSSES = new Set(["exit", "evict", "failure", "abort", "set-back", "warning", "anomaly", "nan", "straggler"]);
 const GAINS = new Set(["ready", "re-form", "newcomers", "finish"]);
-const CHANGES = new Set(["plan", "scale", "stop", "drain", "short", "relaunch", "end", "resume"]);
+const CHANGES = new Set(["plan", "scale", "stop", "drain", "short", "relaunch", "end", "resume", "restart"]);
 const IN_ORDER = new Set(["drained", "finished"]);
 
 export function meaning(event) {
