@@ -61,7 +61,7 @@ def test_kubectl_describe_tells_what_happened(controlplane, namespace, connect):
 
 def test_the_role_of_masters_allows_events(controlplane, namespace):
     controlplane.kubectl("apply", "-n", namespace, "-f", str(ROOT / "manifests/elasticdl-rbac.yaml"))
-    account = f"system:serviceaccount:{namespace}:default"
+    account = f"system:serviceaccount:{namespace}:elasticdl"
     for verb in ("create", "patch"):
         may = controlplane.kubectl("auth", "can-i", verb, "events", "-n", namespace, f"--as={account}")
         assert may.strip() == "yes"
