@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from edl_allreduce import clock
+from edl_allreduce.cluster.registry import LocalJobFiles
 from edl_allreduce.testing.faults import Fault
 from kubelab import tiers
 from tests.metrics.exported import NAMED, expressions, metrics
@@ -77,10 +77,10 @@ class Monitor:
 
 
 def page_of(job) -> str:
-    """Host and port, from what the job printed."""
+    """Host and port."""
     for _ in clock.polls(0.1, within=60):
-        if found := re.search(r"The job's page: http://([\d.:]+)", job.stdout()):
-            return found[1]
+        if page := LocalJobFiles(job.job_dir).page():
+            return page
     raise AssertionError(job.story())
 
 
