@@ -6,12 +6,15 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from edl_allreduce.core.controller import mail
 from edl_allreduce.core.controller.mail import Orders
 from kubelab import eventually
 from kubelab.cluster import Cluster
+from tests.trainingjob.conftest import install, remove
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "manifests" / "controller"
@@ -73,3 +76,16 @@ class RunningController:
 def orders_on(cluster: Cluster, namespace: str, pod: str) -> Orders | None:
     found = cluster.pod(namespace, pod)
     return mail.orders_in(found["metadata"].get("annotations") or {}) if found is not None else None
+
+
+@contextmanager
+def under_a_controller(cluster: Cluster, directory: Path) -> Iterator[RunningController]:
+    """TrainingJobs and a controller that leads; both are gone at the end."""
+    install(cluster)
+    running = RunningController(allow(cluster, directory), "only")
+    try:
+        running.says("leads in term")  # the Lease may be there from another test
+        yield running
+    finally:
+        running.end()
+        remove(cluster)

@@ -8,33 +8,16 @@ import pytest
 
 from edl_allreduce.spec.resource import path
 from kubelab import eventually
-from kubelab.errors import ApiError
-from tests.controller.process import ROOT, RunningController, allow
+from tests.controller.process import RunningController, under_a_controller
 from tests.kubernetes.training import TrainingJob
 
 pytestmark = [pytest.mark.cluster, pytest.mark.training, pytest.mark.timeout(900)]
 
-CRD = ROOT / "manifests" / "crd" / "trainingjob.yaml"
-
-
-def served(cluster) -> bool:
-    try:
-        cluster.api.get(path())
-    except ApiError as error:
-        assert error.status in (404, 429, 503), error
-        return False
-    return True
-
 
 @pytest.fixture
 def controller(cluster, tmp_path) -> Iterator[RunningController]:
-    cluster.kubectl("apply", "--server-side", "-f", str(CRD))
-    eventually(lambda: served(cluster), "TrainingJobs are served", 60)
-    running = RunningController(allow(cluster, tmp_path), "controller")
-    running.says("leads in term")
-    yield running
-    running.end()
-    cluster.kubectl("delete", "-f", str(CRD))
+    with under_a_controller(cluster, tmp_path) as running:
+        yield running
 
 
 def uid_of(job: TrainingJob) -> str:

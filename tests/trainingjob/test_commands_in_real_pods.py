@@ -8,21 +8,16 @@ import pytest
 
 from edl_allreduce.spec.resource import path
 from kubelab import eventually
-from tests.controller.process import RunningController, allow
+from tests.controller.process import RunningController, under_a_controller
 from tests.kubernetes.conftest import image, job  # noqa: F401
-from tests.trainingjob.conftest import install, remove
 
 pytestmark = [pytest.mark.cluster, pytest.mark.training, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
 def controller(cluster, tmp_path) -> Iterator[RunningController]:
-    install(cluster)
-    running = RunningController(allow(cluster, tmp_path), "only")
-    running.says("leads in term")  # the Lease may be there from another test
-    yield running
-    running.end()
-    remove(cluster)
+    with under_a_controller(cluster, tmp_path) as running:
+        yield running
 
 
 def test_a_job_is_watched_scaled_and_stopped_by_its_name(job, cluster, namespace, controller):  # noqa: F811
