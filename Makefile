@@ -6,10 +6,9 @@ SETUP := scripts/setup
 PYTEST_FLAGS := $(if $(CI),--color=no --durations=10 --reruns=1 --rerun-show-tracebacks -raR,)
 PYTEST := $(PYTHON) -m pytest $(PYTEST_FLAGS)
 
-# Tests that start workers or a cluster have the machine for themselves, one after the other; all others share it.
-# TESTS=path may name tests of one kind only: that no test is left for the other run is no failure.
-ALONE := training or cluster or controlplane or programs
-NONE := 5
+# Tests wait for processes and pods more than they compute: one more at a time than there are cores. Those that
+# need a cluster are one group, which runs in order beside the others.
+AT_A_TIME := $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-cluster test test-fast lint format cluster bench clean
@@ -27,10 +26,7 @@ demo-cluster: setup ## the same on Kubernetes: pods are deleted and preempted on
 	@$(PYTHON) -m scripts.demo_cluster
 
 test: lint ## lint, then all tests
-	@failed=0; \
-	$(PYTEST) -n logical -m "not ($(ALONE)) and not soak" $(TESTS) || [ $$? -eq $(NONE) ] || failed=1; \
-	$(PYTEST) -m "($(ALONE)) and not soak" $(TESTS) || [ $$? -eq $(NONE) ] || failed=1; \
-	exit $$failed
+	$(PYTEST) -n $(AT_A_TIME) --dist loadgroup -m "not soak" $(TESTS)
 
 test-fast: setup ## tests that start no worker and no cluster and import no TensorFlow: under a minute
 	$(PYTEST) -n logical --fast $(TESTS)

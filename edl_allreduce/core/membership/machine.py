@@ -185,9 +185,7 @@ def _hello(state: State, event: Hello, link: int, now: float) -> tuple[State, tu
         return state, (Evict(seat.uid, "it was given up; a new worker takes its place"),)
     state = replace(state, generation=max(state.generation, event.generation))
     heard = _heard_now(state)
-    if not heard or (
-        any(m.may_hold for m in state.members.values()) and not any(m.has_state for m in heard)
-    ):
+    if not heard or (any(m.may_hold for m in state.members.values()) and not any(m.has_state for m in heard)):
         state = replace(state, heard_since=now)
     known = state.members.get(seat.uid)
     draining = known is not None and known.draining
