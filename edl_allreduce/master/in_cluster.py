@@ -51,12 +51,12 @@ from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
 from edl_allreduce.master.tracing import Tracing
 from edl_allreduce.master.web.feed import Feed, in_common
-from edl_allreduce.master.web.guard import page_token
 from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.reading import UNDECODABLE, small_file
 from edl_allreduce.rpc.identity import Tls
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.spec import JobSpec, to_argv
+from edl_allreduce.web.guard import page_token
 
 log = logging.getLogger(__name__)
 

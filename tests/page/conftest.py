@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from edl_allreduce.core.protocol import Command
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.master.web.feed import Feed
-from edl_allreduce.master.web.guard import page_url
 from edl_allreduce.master.web.server import PageServer
+from edl_allreduce.web.guard import page_url
 from kubelab import tiers
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
