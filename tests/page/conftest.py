@@ -120,7 +120,12 @@ def stage() -> Iterator[Callable[..., Stage]]:
     """Serve a played job from another thread, as a browser and its test need it."""
     ends: list[Callable[[], None]] = []
 
-    def begin(shown: Callable[[], JobStatus], history: list[EventRecord], token: str = TOKEN) -> Stage:
+    def begin(
+        shown: Callable[[], JobStatus],
+        history: list[EventRecord],
+        token: str = TOKEN,
+        about: dict[str, str] | None = None,
+    ) -> Stage:
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
 
@@ -131,7 +136,7 @@ def stage() -> Iterator[Callable[..., Stage]]:
                 commands.append(command)
                 return shown()
 
-            feed = Feed(shown, history=history)
+            feed = Feed(shown, history=history, about=lambda: about or {})
             server = PageServer(feed, answer, token)
             port = await server.start("127.0.0.1", 0)
             feed.start()

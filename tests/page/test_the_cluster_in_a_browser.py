@@ -13,6 +13,9 @@ from playwright.sync_api import expect
 from edl_allreduce.cluster.kubernetes.watching import Changed, Listed
 from edl_allreduce.controller.mirror import ALL, JOBS, Mirror
 from edl_allreduce.controller.page import ClusterPage
+from edl_allreduce.master.managed import sized_by
+
+from .builders import status
 
 pytestmark = pytest.mark.programs
 
@@ -67,3 +70,11 @@ def test_jobs_and_the_plan_are_shown_and_stay_up_to_date(served, open_tab):
     found = Axe().run(tab.page)
     assert found.violations_count == 0, found.generate_report()
     tab.check(address)
+
+
+def test_a_job_whose_size_the_controller_keeps_has_no_button_that_would_be_refused(stage, open_tab):
+    pod = {"metadata": {"namespace": "team", "labels": {"elasticdl-job-name": "digits"}}}
+    page = open_tab(stage(status, [], about=sized_by(pod)).url).page
+    expect(page.get_by_role("button", name="Stop…")).to_be_visible()
+    expect(page.get_by_role("button", name="Scale…")).to_be_hidden()
+    expect(page.get_by_text("kubectl scale tj digits -n team --replicas=…")).to_have_count(1)
