@@ -22,8 +22,8 @@ from benchmarks.contestants import our_job, our_steps, stop, write_records
 from benchmarks.frame import BenchmarkFailed, Figure, Report, said
 from edl_allreduce import clock
 from edl_allreduce.cluster.registry import LocalJobFiles
-from edl_allreduce.master.web.guard import page_token
 from edl_allreduce.testing.jobs import RunningJob
+from edl_allreduce.web.guard import page_token
 from edl_allreduce.worker.loop.orders import Progress
 from edl_allreduce.worker.loop.pace import Pace
 

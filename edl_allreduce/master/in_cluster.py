@@ -42,7 +42,7 @@ from edl_allreduce.core.job.state import Result
 from edl_allreduce.core.protocol import Command
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ClusterError, SetupError
-from edl_allreduce.master import report
+from edl_allreduce.master import managed, report
 from edl_allreduce.master.display import Display
 from edl_allreduce.master.history import PodHistory
 from edl_allreduce.master.managed import Mailbox
@@ -51,12 +51,12 @@ from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
 from edl_allreduce.master.tracing import Tracing
 from edl_allreduce.master.web.feed import Feed, in_common
-from edl_allreduce.master.web.guard import page_token
 from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.reading import UNDECODABLE, small_file
 from edl_allreduce.rpc.identity import Tls
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.spec import JobSpec, to_argv
+from edl_allreduce.web.guard import page_token
 
 log = logging.getLogger(__name__)
 
@@ -190,11 +190,12 @@ class ClusterMaster:
             )
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
+        sized_by = managed.sized_by(self._pod) if owner["kind"] == TRAINING_JOB else {}
         self.history = PodHistory(Path(STATE_DIRECTORY), goes_on=before is not None)
         self.feed = Feed(
             lambda: dataclasses.replace(self.job.status(), flags=self._flags),
             history=self.history.known,
-            about=lambda: in_common(self.job.state.course),
+            about=lambda: {**in_common(self.job.state.course), **sized_by},
         )
         self.recorder = self._recorder(owner)
         self.tracing = Tracing(self.spec.job_name, self._environ)

@@ -38,12 +38,12 @@ from edl_allreduce.master.shell import JobShell
 from edl_allreduce.master.tracing import Tracing
 from edl_allreduce.master.web.bundle import report_page
 from edl_allreduce.master.web.feed import Feed, encode, in_common
-from edl_allreduce.master.web.guard import page_token, page_url
 from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.rpc.identity import SHORTEST_TOKEN
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.rpc.unix import UNIX
 from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
+from edl_allreduce.web.guard import page_token, page_url
 
 log = logging.getLogger(__name__)
 

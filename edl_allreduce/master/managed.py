@@ -30,6 +30,16 @@ REPORT_SECONDS = 10.0
 LAST_TRIES = 5
 
 
+SIZED_BY = "sized by"
+"""Among what the page tells about a job: then it has no button that would be refused."""
+
+
+def sized_by(pod: Object) -> dict[str, str]:
+    """For the page of a job whose size its TrainingJob has: who keeps it, and how it is changed."""
+    name, where = pod["metadata"]["labels"].get(names.JOB_LABEL, "NAME"), pod["metadata"]["namespace"]
+    return {SIZED_BY: f"the cluster's controller; kubectl scale tj {name} -n {where} --replicas=…"}
+
+
 class OwnPodApi(Lister, Protocol):
     """The part of the API that is needed here."""
 
