@@ -97,7 +97,8 @@ def between(samples: Sequence[Sample], begin: float, end: float) -> list[Sample]
 
 
 def load(samples: Sequence[Sample]) -> float:
-    return mean(one.load for one in samples)
+    """Its mean; 0 where there are no samples."""
+    return mean([one.load for one in samples] or [0.0])
 
 
 def workers_per_job(samples: Sequence[Sample]) -> list[float]:

@@ -55,6 +55,7 @@ def control_plane(nodes: tuple[Nodes, ...]) -> Iterator[Cluster]:
     with guard(name):
         cluster = Cluster.up(name, kind=Kind.HOLLOW, hollow=True)
         try:
+            slow_down(cluster)
             furnish(cluster, nodes)
             yield cluster
         finally:
@@ -63,7 +64,6 @@ def control_plane(nodes: tuple[Nodes, ...]) -> Iterator[Cluster]:
 
 def furnish(cluster: Cluster, nodes: tuple[Nodes, ...]) -> None:
     """Nodes, TrainingJobs, a namespace in which jobs may run."""
-    slow_down(cluster)
     for number, one in enumerate(nodes):
         cluster.add_hollow_nodes(one.count, prefix=f"size-{number}", cpu=one.cpu, memory_gib=4 * one.cpu)
     manifests = ROOT / "manifests"
@@ -71,6 +71,7 @@ def furnish(cluster: Cluster, nodes: tuple[Nodes, ...]) -> None:
     eventually(lambda: _served(cluster), "TrainingJobs are served", 60)
     cluster.kubectl("apply", "-f", str(manifests / "controller" / "namespace.yaml"))
     cluster.create_namespace(NAMESPACE)
+    cluster.apply(SERVICES)
     cluster.kubectl("apply", "-n", NAMESPACE, "-f", str(manifests / "elasticdl-rbac.yaml"))
 
 
@@ -136,14 +137,24 @@ def training_job(name: str, shape: Shape) -> Object:
         "--training_data=/data",
         f"--num_workers={shape.most}", f"--min_workers={shape.least}", f"--namespace={NAMESPACE}",
         f"--worker_resource_request=cpu={shape.cpu},memory={shape.memory_gib}Gi",
-        "--master_resource_request=cpu=1,memory=1Gi", "--failure_detection_seconds=30",
+        "--master_resource_request=cpu=1,memory=1Gi", "--master_pod_priority=services",
+        "--failure_detection_seconds=30",
         f"--cluster_spec_json={json.dumps({'pod_spec': {'tolerations': TOLERATIONS}})}",
     ]  # fmt: skip
     return to_object(parse_job("train", flags).spec)
 
 
+SERVICES: Object = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "services"},
+    "value": 1000,
+    "description": "what must never wait for training",
+}
+
+
 def deployment(name: str, replicas: int, cpu: int, memory_gib: int) -> Object:
-    """A service."""
+    """A service. Its PriorityClass lets the scheduler preempt workers, whose grace period is a drain."""
     requests = {"cpu": str(cpu), "memory": f"{memory_gib}Gi"}
     container = {"name": name, "image": f"example/{name}:1", "resources": {"requests": requests}}
     return {
@@ -155,7 +166,11 @@ def deployment(name: str, replicas: int, cpu: int, memory_gib: int) -> Object:
             "selector": {"matchLabels": {"app": name}},
             "template": {
                 "metadata": {"labels": {"app": name}},
-                "spec": {"tolerations": TOLERATIONS, "containers": [container]},
+                "spec": {
+                    "tolerations": TOLERATIONS,
+                    "priorityClassName": SERVICES["metadata"]["name"],
+                    "containers": [container],
+                },
             },
         },
     }

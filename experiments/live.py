@@ -163,7 +163,7 @@ def conclude(
 
 
 def _shown(value: float, unit: str) -> str:
-    return f"{value:.2f}" if not unit and value <= 1 else f"{value:.1f}"
+    return f"{value:.3f}" if not unit and value <= 1 else f"{value:.1f}"
 
 
 def _read(path: Path) -> Rows:

@@ -116,7 +116,7 @@ class PlayedWorker:
             yield message
 
     async def _beat(self) -> None:
-        """All of a ring are at the same step, so one of them may tell it as often as the others usually do."""
+        """All of a ring are at the same step: one of them tells it as often as is usual."""
         while True:
             self.pulse()
             await asyncio.sleep(self.master.heartbeat if self._rank else FASTEST_BEAT)
