@@ -85,11 +85,14 @@ class Collector:
             self.wanted(),
         )
 
-    def pendings(self) -> list[float]:
-        """Seconds from a job's submission to its first worker; of one that never had any, to the end."""
+    def pendings(self, pace: float = 1.0) -> list[float]:
+        """Seconds from a job's submission to its first worker; of one that never had any, to the end, as if
+        the run had been as long as the published one."""
         jobs = [self.stage.jobs[name] for name in self.names if name in self.stage.jobs]
         end = self.began + self.now
-        return [(end if one.first_worker is None else one.first_worker) - one.at for one in jobs]
+        return [
+            (end - one.at) / pace if one.first_worker is None else one.first_worker - one.at for one in jobs
+        ]
 
 
 def between(samples: Sequence[Sample], begin: float, end: float) -> list[Sample]:

@@ -49,18 +49,18 @@ class CaseOne(Script):
 
     def __init__(self, shape: Shape, jobs: int, pace: float) -> None:
         self.names = [f"job-{number}" for number in range(jobs)]
-        self._shape, self._pace = shape, pace
+        self._shape, self.pace = shape, pace
 
     async def play(self) -> None:
         for name in self.names:
             await self.stage.submit(name, training_job(name, self._shape))
-            await asyncio.sleep(EVERY * self._pace)
-        await asyncio.sleep(STAY * self._pace)
+            await asyncio.sleep(EVERY * self.pace)
+        await asyncio.sleep(STAY * self.pace)
 
     def figures(self) -> Figures:
         samples = self.collector.samples
-        stable = between(samples, STABLE * self._pace, float("inf")) or samples[-1:]
-        pendings = self.collector.pendings()
+        stable = between(samples, STABLE * self.pace, float("inf")) or samples[-1:]
+        pendings = self.collector.pendings(self.pace)
         per_job = workers_per_job(stable)
         return {
             "pending": sum(pendings) / len(pendings),

@@ -30,6 +30,11 @@ FLAGS: Mapping[str, Sequence[str]] = {
     GREEDY: ("--autoscale_policy=greedy", "--max_load=0.9"),
 }
 """Of the controller, by policy. 0.9 is what the published controller most likely ran with."""
+ABOUT: Mapping[str, Sequence[str]] = {
+    "pace": ("waits of the script, published = 1", "times", "1", "1", ""),
+    "machine": ("programs that wanted a core of this machine, the last 5 minutes", "per core", "", "", ""),
+}
+"""Of the run itself: on a machine that is busy with something else everything real takes longer."""
 Figures = dict[str, float]
 Rows = Sequence[Mapping[str, str]]
 """A CSV file of a run, as it was read again."""
@@ -39,6 +44,7 @@ class Script:
     """One experiment: what happens, and the figures that come of it."""
 
     names: list[str]
+    pace: float
     stage: Stage
     collector: Collector
     api: Api
@@ -106,7 +112,8 @@ def perform(
     logs.mkdir(parents=True, exist_ok=True)
     with controller(cluster, logs, *FLAGS[policy]):
         asyncio.run(_perform(script, play, cpus(nodes)))
-    found = script.figures()
+    machine = os.getloadavg()[1] / (os.cpu_count() or 1)
+    found = {"pace": script.pace, "machine": machine, **script.figures()}
     report.write_csv(
         out / f"{name}-{policy}.csv", COLUMNS, [sample.row() for sample in script.collector.samples]
     )
@@ -144,7 +151,8 @@ def conclude(
     """From all runs whose files are there, also those of an earlier command."""
     there = [policy for policy in FLAGS if (flags.out / f"{name}-{policy}.json").exists()]
     figures = {one: json.loads((flags.out / f"{name}-{one}.json").read_text()) for one in there}
-    runs = {one: _read(flags.out / f"{name}-{one}.csv") for one in there}
+    runs = {one: _read(flags.out / f"{name}-{one}.csv", figures[one]["pace"]) for one in there}
+    rows = {**rows, **ABOUT}
     head = ["", "published, on", "published, off", *there, "to reach"]
     lines = [
         [
@@ -166,14 +174,15 @@ def _shown(value: float, unit: str) -> str:
     return f"{value:.3f}" if not unit and value <= 1 else f"{value:.1f}"
 
 
-def _read(path: Path) -> Rows:
+def _read(path: Path, pace: float) -> Rows:
+    """With the times of the published script: runs of another pace have their steps at the same place."""
     with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        return [{**row, "time": str(float(row["time"]) / pace)} for row in csv.DictReader(file)]
 
 
 def panel(title: str, runs: Mapping[str, Rows], column: str) -> figure.Panel:
     series = {name: [(float(row["time"]), float(row[column])) for row in rows] for name, rows in runs.items()}
-    return figure.Panel(title, "seconds", series)
+    return figure.Panel(title, "seconds of the published script", series)
 
 
 def spread(title: str, runs: Mapping[str, Rows]) -> figure.Panel:
@@ -185,4 +194,4 @@ def spread(title: str, runs: Mapping[str, Rows]) -> figure.Panel:
             sizes = [int(size) for size in row["trainers per job"].split("|")][:there] or [0]
             series.setdefault(name, []).append((float(row["time"]), max(sizes)))
             series.setdefault(f"{name}, poorest", []).append((float(row["time"]), min(sizes)))
-    return figure.Panel(title, "seconds", series)
+    return figure.Panel(title, "seconds of the published script", series)

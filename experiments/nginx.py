@@ -56,7 +56,7 @@ class CaseTwo(Script):
 
     def __init__(self, shape: Shape, jobs: int, pace: float, scale: float) -> None:
         self.names = [f"job-{number}" for number in range(jobs)]
-        self._shape, self._pace, self._scale = shape, pace, scale
+        self._shape, self.pace, self._scale = shape, pace, scale
         self.pods = round(PODS * scale)
         self.took: list[tuple[int, float]] = []
         """Each step of nginx: how many it had to become, and the seconds that it took."""
@@ -73,10 +73,10 @@ class CaseTwo(Script):
     async def play(self) -> None:
         for name in self.names:
             await self.stage.submit(name, training_job(name, self._shape))
-            await asyncio.sleep(EVERY * self._pace)
-        await asyncio.sleep(FIRST * self._pace)
+            await asyncio.sleep(EVERY * self.pace)
+        await asyncio.sleep(FIRST * self.pace)
         for pods, seconds in STEPS:
-            await self._step(round(pods * self._scale), seconds * self._pace)
+            await self._step(round(pods * self._scale), seconds * self.pace)
 
     async def _step(self, pods: int, seconds: float) -> None:
         began = self.collector.now
@@ -91,7 +91,7 @@ class CaseTwo(Script):
         self.took.append((pods, seconds if reached is None else reached))
 
     def figures(self) -> Figures:
-        samples, pace = self.collector.samples, self._pace
+        samples, pace = self.collector.samples, self.pace
         before, found = round(PODS * self._scale), {}
         for number, (pods, seconds) in enumerate(self.took):
             found[f"step_{number}_from_{before}_to_{pods}"] = seconds

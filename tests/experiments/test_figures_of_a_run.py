@@ -48,7 +48,7 @@ def test_means_are_taken_between_two_times():
 @pytest.mark.parametrize("module, name", [(jobs, "jobs"), (nginx, "nginx")])
 def test_runs_of_several_commands_come_into_one_table_and_figure(module, name, tmp_path, capsys):
     for policy, value in (("ours", 12.5), ("greedy", 40.0)):
-        figures = dict.fromkeys(module.ROWS, value)
+        figures = {**dict.fromkeys(module.ROWS, value), "pace": 0.5, "machine": 0.7}
         (tmp_path / f"{name}-{policy}.json").write_text(json.dumps(figures))
         rows = [sample(t, 1, 2, service=3).row() for t in (0.0, 2.0)]
         report.write_csv(tmp_path / f"{name}-{policy}.csv", COLUMNS, rows)
