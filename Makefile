@@ -11,10 +11,10 @@ PYTEST := $(PYTHON) -m pytest $(PYTEST_FLAGS)
 AT_A_TIME := $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast lint format cluster bench clean
+.PHONY: help setup demo demo-cluster test test-fast lint format cluster bench clean experiment-jobs experiment-nginx experiment-trace
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 setup: ## virtual environment, pinned dependencies, our Horovod build
 	@$(SETUP)
@@ -47,6 +47,15 @@ cluster: setup ## a local Kubernetes cluster on this machine
 
 bench: setup ## measure, and write what was measured
 	@$(PYTHON) -m benchmarks
+
+experiment-jobs: setup ## twenty jobs come to 133 hollow nodes: ours, rigid, the published rule (half an hour)
+	@$(PYTHON) -m experiments jobs $(FLAGS)
+
+experiment-nginx: setup ## six jobs beside a service that grows and shrinks, on the same nodes (forty minutes)
+	@$(PYTHON) -m experiments nginx $(FLAGS)
+
+experiment-trace: setup ## 160 jobs on 64 slots in simulated time; FLAGS="--workload FILE…" for other people's
+	@$(PYTHON) -m experiments trace $(FLAGS)
 
 clean: ## remove .venv and build products (the wheel cache stays)
 	rm -rf .venv build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
