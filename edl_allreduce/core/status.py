@@ -67,6 +67,8 @@ class CheckpointStatus:
     step: int
     path: str
     wall: float
+    fingerprint: str = ""
+    """Of the weights, where the job is reproducible."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,8 @@ class JobStatus:
     goodput: GoodputReport = field(default_factory=GoodputReport)
     """Where the time went, since this master took the job over."""
     checkpoint: CheckpointStatus | None = None
+    fingerprint: str = ""
+    """Of the weights at the end of a reproducible training: SHA-256."""
     audit: str = ""
     """The verdict on a job that is over, where it was given --audit_dir."""
 

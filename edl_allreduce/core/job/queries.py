@@ -30,7 +30,6 @@ def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerF
     size = sum(w.rank >= 0 for w in workers) or len(plan.members if plan is not None else ())
     batch = seen.length.batch_of(size) if seen.length is not None else 0
     steps, records = _rates(state, tally, batch)
-    last = state.checkpoint
     return JobStatus(
         job_name=state.options.job_name,
         phase=state.phase.value,
@@ -57,8 +56,16 @@ def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerF
         tally=tally,
         losses=list(seen.loss_curve.points),
         goodput=goodput.report(state.goodput),
-        checkpoint=CheckpointStatus(last.step, last.path, wall - (now - last.at)) if last else None,
+        checkpoint=_checkpoint(state, now, wall),
+        fingerprint=state.account.fingerprint,
     )
+
+
+def _checkpoint(state: JobState, now: float, wall: float) -> CheckpointStatus | None:
+    last = state.checkpoint
+    if last is None:
+        return None
+    return CheckpointStatus(last.step, last.path, wall - (now - last.at), last.fingerprint)
 
 
 def _workers(state: JobState, facts: Mapping[int, WorkerFacts]) -> list[WorkerStatus]:

@@ -38,6 +38,8 @@ class JobOptions:
     """A worker that takes so many times as long as the others is replaced; 0: none."""
     relaunch: bool = True
     """Whether a lost worker is replaced."""
+    verify_fingerprint: str = ""
+    """Which the weights must have at the end; empty: any."""
     head_start: float = 0.0
     """Seconds for survivors to re-form before a replacement starts, where it would take their cores."""
 
@@ -182,6 +184,7 @@ class Checkpoint:
     step: int
     path: str
     at: float
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -272,7 +275,7 @@ def begin(options: JobOptions, now: float) -> JobState:
         work,
         wanted=options.num_workers,
         began=now,
-        account=Account(options.max_bad_records),
+        account=Account(options.max_bad_records, expected=options.verify_fingerprint),
         goodput=goodput.begin(now),
         keeping=Keeping(launches_left=options.num_workers),
     )

@@ -54,6 +54,8 @@ def _figures(status: Data) -> dict[str, str]:
     if tally["pauses"]:
         longest, together = max(tally["pauses"]), sum(tally["pauses"])
         rows["Pauses"] = f"{len(tally['pauses'])}, longest {_short(longest)}, together {_short(together)}"
+    if status.get("fingerprint"):
+        rows["Fingerprint of the weights"] = status["fingerprint"]
     rows["Audit"] = status["audit"] or "none"
     if status["path"]:
         rows["Result"] = status["path"]

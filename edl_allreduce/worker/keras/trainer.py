@@ -39,6 +39,8 @@ from edl_allreduce.worker.ring.errors import BROKEN, broken
 log = logging.getLogger(__name__)
 
 NOT_FINITE = "the loss of this step is not finite"
+NO_LOSS = float("nan")
+"""Of a step without a record that could be read."""
 
 
 class Trainer:
@@ -100,11 +102,7 @@ class Trainer:
         self.restore(before)
 
     def _trace(self, sample: MicroBatch) -> None:
-        def free_batch(tensor: Any) -> Any:
-            return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
-
-        self._structure = tf.nest.map_structure(free_batch, (sample.features, sample.labels))
-        self._batch = tf.nest.flatten(self._structure)
+        self._describe(sample)
         scalar = tf.TensorSpec([], tf.float32)
         salt = tf.TensorSpec([2], tf.uint32)
         own = tf.TensorSpec([None], tf.float32)  # with a slot for each rank of whatever ring there is
@@ -113,11 +111,21 @@ class Trainer:
         sums += [tf.TensorSpec(v.shape, _kind(v)) for v in self._averaged]
         self._add = Traced(self._add_graph, [[*sums, scalar], [*sums, scalar]])
         self._commit = Traced(self._commit_graph, [sums, scalar, own, scalar])
-        # The state is given and taken while others wait: one call, not one for each variable.
+        self._nothing = [*(tf.zeros(s.shape, s.dtype) for s in sums), tf.zeros([])]
+        self._trace_state()
+
+    def _describe(self, sample: MicroBatch) -> None:
+        def free_batch(tensor: Any) -> Any:
+            return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+        self._structure = tf.nest.map_structure(free_batch, (sample.features, sample.labels))
+        self._batch = tf.nest.flatten(self._structure)
+
+    def _trace_state(self) -> None:
+        """The state is given and taken while others wait: one call, not one for each variable."""
         kinds = [tf.TensorSpec(v.shape, v.dtype) for v in self._variables()]
         self._read = Traced(lambda: [v.value for v in self._variables()], [])
         self._assign = Traced(self._assign_graph, [kinds])
-        self._nothing = [*(tf.zeros(s.shape, s.dtype) for s in sums), tf.zeros([])]
 
     # ------------------------------------------------------------------------------------------- step
 
@@ -190,7 +198,7 @@ class Trainer:
             loss = keras_rules.total_loss(self._loss, labels, outputs, added, facts, share)
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
-        averaged = [_part(v, scope.get_current_value(v), share) for v in self._averaged]
+        averaged = [self._part(v, scope.get_current_value(v), share) for v in self._averaged]
         used = [(v, g) for v, g in zip(self._trainable, gradients, strict=True) if g is not None]
         if not used:
             raise ModelError(
@@ -199,6 +207,15 @@ class Trainer:
             )
         self._trainable = [v for v, _ in used]
         return [*(tf.convert_to_tensor(g) for _, g in used), *averaged, tf.cast(loss, tf.float32)]
+
+    def _part(self, variable: Any, value: Any, share: Any) -> Any:
+        """What this part of a batch adds to a variable that is averaged. Of whole numbers the change travels:
+        a large one would be rounded on the way."""
+        kind = _kind(variable)
+        moved = value
+        if is_whole(variable):
+            moved = tf.cast(value, tf.int64) - tf.cast(variable.value, tf.int64)
+        return tf.cast(moved, kind) * tf.cast(share, kind)
 
     def _add_graph(self, one: list[Any], other: list[Any]) -> list[Any]:
         return [a + b for a, b in zip(one, other, strict=True)]
@@ -230,7 +247,7 @@ class Trainer:
         scaled = [value * tf.cast(scale, value.dtype) for value in reduced]
         self.optimizer.apply(scaled[:count], self._trainable)
         for variable, value in zip(self._averaged, scaled[count:], strict=True):
-            if _is_whole(variable):
+            if is_whole(variable):
                 moved = tf.cast(tf.round(value), tf.int64)
                 variable.assign(tf.cast(tf.cast(variable.value, tf.int64) + moved, variable.dtype))
             else:  # without a single record there is nothing new to know
@@ -279,18 +296,9 @@ class Trainer:
             self.restore_model(self._best)
 
 
-def _is_whole(variable: Any) -> bool:
+def is_whole(variable: Any) -> bool:
+    """Whether its values are whole numbers."""
     return not tf.as_dtype(variable.dtype).is_floating
-
-
-def _part(variable: Any, value: Any, share: Any) -> Any:
-    """What this part of a batch adds to a variable that is averaged. Of whole numbers the change travels: a
-    large one would be rounded on the way."""
-    kind = _kind(variable)
-    moved = value
-    if _is_whole(variable):
-        moved = tf.cast(value, tf.int64) - tf.cast(variable.value, tf.int64)
-    return tf.cast(moved, kind) * tf.cast(share, kind)
 
 
 def _kind(variable: Any) -> Any:

@@ -84,6 +84,7 @@ export class Data {
     }
     facts.Audit = status.audit || auditSoFar(job);
     if (status.checkpoint) facts.Checkpoint = `step ${count(status.checkpoint.step)}, ${clock(status.checkpoint.wall)}, ${status.checkpoint.path}`;
+    if (status.fingerprint) facts.Fingerprint = `${status.fingerprint} (SHA-256 of the weights)`;
     if (status.tally.set_back) facts["Made again"] = many(status.tally.set_back, "step");
     if (status.path) facts.Result = status.path;
     if (status.job_dir) facts["Job's files"] = status.job_dir;
