@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import Result
 from edl_allreduce.core.protocol import Command
 from edl_allreduce.core.status import EventRecord, JobStatus
-from edl_allreduce.errors import ClusterError, SetupError
+from edl_allreduce.errors import ClusterError, EdlError, SetupError
 from edl_allreduce.master import report
 from edl_allreduce.master.display import Display
 from edl_allreduce.master.history import PodHistory
@@ -50,7 +50,8 @@ from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
 from edl_allreduce.master.tracing import Tracing
-from edl_allreduce.master.web.feed import Feed, in_common
+from edl_allreduce.master.web.bundle import report_page
+from edl_allreduce.master.web.feed import Feed, encode, in_common
 from edl_allreduce.master.web.guard import page_token
 from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.reading import UNDECODABLE, small_file
@@ -102,10 +103,16 @@ class MemoryFile:
             log.warning("the next master of this pod will not know everything: %s: %s", self._path, error)
 
 
-def run_in_cluster(spec: JobSpec) -> int:
-    """Run the master of a job whose workers are pods; returns the exit code."""
+def run_in_cluster(spec: JobSpec, notices: Sequence[str] = ()) -> int:
+    """Run the master of a job whose workers are pods; returns the exit code. `notices`: on its flags."""
     logs.print_lines(str(spec.log_level), "master", as_json=spec.logs_json)
-    result = asyncio.run(ClusterMaster(spec, dict(os.environ)).run())
+    for notice in notices:
+        log.warning("%s", notice)
+    try:
+        result = asyncio.run(ClusterMaster(spec, dict(os.environ)).run())
+    except EdlError as error:
+        log.critical("%s", error)
+        return error.exit_code
     log.info("%s: %s", result.phase.value, result.reason)
     if result.path:
         log.info("The result is in %s", result.path)
@@ -140,10 +147,6 @@ def last_word(status: JobStatus) -> bytes:
             break
         short = dataclasses.replace(short, **left_out)
     return msgspec.json.encode(short)
-
-
-def tell_log(event: EventRecord) -> None:
-    print(logged(event), flush=True)
 
 
 async def _within(seconds: float, last: Coroutine[Any, Any, None], what: str) -> None:
@@ -200,7 +203,7 @@ class ClusterMaster:
         self.tracing = Tracing(self.spec.job_name, self._environ)
         self.metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
         for record in self.history.known:
-            tell_log(record)
+            self._tell_log(record)
             self.metrics.told(record)
         self.job = JobShell(options, self._cluster, self._tell, last_serial=self.history.last_serial)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
@@ -237,8 +240,25 @@ class ClusterMaster:
             await self._mailbox.close()
         await self._show("Finished")
         await page.stop()
+        self._write_report()
         await server.stop(1.0)
         return result
+
+    def _write_report(self) -> None:
+        """Where --report says, if the pod has a place that outlives it there."""
+        path = self.spec.report
+        if not path:
+            return
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            files.write(Path(path), report_page(encode(self.feed.update())).encode())
+            log.info("The report is in %s", path)
+        except OSError as error:
+            known = f"--job_name={self.spec.job_name} --namespace={self.spec.namespace}"
+            log.warning(
+                "--report=%s cannot be written: %s; `elasticdl report %s` makes it of this log",
+                path, error.strerror, known,
+            )  # fmt: skip
 
     async def _keep_the_end(self, result: Result) -> None:
         """First that the job is over, for the next master of this pod; then what others should hear of it."""
@@ -254,7 +274,7 @@ class ClusterMaster:
     def _tell(self, event: EventRecord) -> None:
         listeners = (
             self.history.write,
-            tell_log,
+            self._tell_log,
             self.feed.tell,
             self.metrics.told,
             self.tracing.told,
@@ -263,6 +283,9 @@ class ClusterMaster:
         for tell in listeners:  # one that fails is no reason to leave out the next
             with self._harmless:
                 tell(event)
+
+    def _tell_log(self, event: EventRecord) -> None:
+        print(logged(event, as_json=self.spec.logs_json), flush=True)
 
     def _leave(self, why: str = "asked to end") -> None:
         """This process ends, not the job. Workers that belong to this pod go with it, if it was deleted."""

@@ -82,8 +82,8 @@ def _tell_end(spec: JobSpec, result: Result, job: LocalJob) -> None:
     if result.path:
         lines.append(f"{what_is_written(spec)} in {outside.line(result.path)}")
     for line in [end, *lines]:
-        log.info("%s", line, extra=logs.ONLY_FILES)
-    for line in lines if failed else [end, *lines]:
+        log.info("%s", line, extra=None if spec.logs_json else logs.ONLY_FILES)
+    for line in [] if spec.logs_json else lines if failed else [end, *lines]:
         print(line)
     if failed:  # last, where people look first
         sys.stdout.flush()
@@ -218,7 +218,7 @@ class LocalJob:
         """With the token only where nobody else reads along: a file may be open to others."""
         if not self.page or not self._show:
             return
-        if sys.stdout.isatty():
+        if sys.stdout.isatty() and not self.spec.logs_json:
             print(f"The job's page: {page_url(self.page, page_token(self.token))}", flush=True)
         else:
             log.info("page: http://%s; `elasticdl dashboard %s` opens it", self.page, self._files.named)
