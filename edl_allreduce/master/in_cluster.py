@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import math
 import os
 import signal
 from collections.abc import Coroutine, Sequence
@@ -24,6 +23,7 @@ from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.credentials import keep_in_secret, make_credentials
 from edl_allreduce.cluster.kubernetes.events import Recorder
+from edl_allreduce.cluster.kubernetes.inheritance import KeptInConfigMap
 from edl_allreduce.cluster.kubernetes.manifests import (
     STATE_DIRECTORY,
     TRAINING_JOB,
@@ -35,7 +35,6 @@ from edl_allreduce.cluster.kubernetes.manifests import (
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
 from edl_allreduce.cluster.kubernetes.remote import logged
-from edl_allreduce.core import goodput
 from edl_allreduce.core.controller import mail
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import Result
@@ -45,6 +44,8 @@ from edl_allreduce.errors import ClusterError, EdlError, SetupError
 from edl_allreduce.master import report
 from edl_allreduce.master.display import Display
 from edl_allreduce.master.history import PodHistory
+from edl_allreduce.master.inheritance import Left, Notary
+from edl_allreduce.master.last_word import last_word
 from edl_allreduce.master.managed import Mailbox
 from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
@@ -62,9 +63,6 @@ from edl_allreduce.spec import JobSpec, to_argv
 log = logging.getLogger(__name__)
 
 TERMINATION_LOG = Path("/dev/termination-log")
-TERMINATION_BYTES = 4096
-"""What Kubernetes keeps of it."""
-LAST_PAUSES = 20
 CLOSE_SECONDS = 10.0
 """For each of those who are told last of a job; an API server that is silent does not hold its end."""
 ENDED_BY_SIGNAL = 128 + signal.SIGTERM
@@ -119,36 +117,6 @@ def run_in_cluster(spec: JobSpec, notices: Sequence[str] = ()) -> int:
     return 1 if result.phase is Phase.FAILED else 0
 
 
-def last_word(status: JobStatus) -> bytes:
-    """As JSON that Kubernetes keeps whole: what matters least is left out until there is room."""
-    short = dataclasses.replace(
-        status,
-        events=[],
-        workers=[],
-        flags=[],
-        # JSON knows neither NaN nor infinity.
-        loss=status.loss if math.isfinite(status.loss) else 0.0,
-        metrics={name: value for name, value in status.metrics.items() if math.isfinite(value)},
-        reason=status.reason[: TERMINATION_BYTES // 2],
-        tally=dataclasses.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
-        goodput=goodput.short(status.goodput),
-        losses=[],
-    )
-    shorter: tuple[dict[str, Any], ...] = (
-        {"reason": short.reason[: TERMINATION_BYTES // 4]},
-        {"reason": short.reason[: TERMINATION_BYTES // 16]},
-        {"tally": dataclasses.replace(short.tally, pauses=[])},
-        {"goodput": dataclasses.replace(short.goodput, reforms={})},
-        {"metrics": {}, "waiting_for": "", "short": ""},
-        {"goodput": goodput.GoodputReport(), "path": "", "audit": "", "checkpoint": None, "job_dir": ""},
-    )
-    for left_out in shorter:
-        if len(msgspec.json.encode(short)) <= TERMINATION_BYTES:
-            break
-        short = dataclasses.replace(short, **left_out)
-    return msgspec.json.encode(short)
-
-
 async def _within(seconds: float, last: Coroutine[Any, Any, None], what: str) -> None:
     """Do it if it works in time; the end of a job does not depend on it."""
     try:
@@ -170,6 +138,7 @@ class ClusterMaster:
         self._flags = to_argv(self.spec, "worker")
         self._harmless = logs.Harmless(log, "somebody who is told of the job failed")
         self._api = Api.connect(force_kubeconfig=spec.force_use_kube_config_file)
+        self._ends: asyncio.Task[None] | None = None
 
     async def run(self) -> Result:
         """Take over what is there, then serve until the job is over."""
@@ -193,7 +162,7 @@ class ClusterMaster:
             )
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
-        self.history = PodHistory(Path(STATE_DIRECTORY), goes_on=before is not None)
+        self.history = await asyncio.to_thread(self._open_history, owner, goes_on=before is not None)
         self.feed = Feed(
             lambda: dataclasses.replace(self.job.status(), flags=self._flags),
             history=self.history.known,
@@ -206,6 +175,9 @@ class ClusterMaster:
             self._tell_log(record)
             self.metrics.told(record)
         self.job = JobShell(options, self._cluster, self._tell, last_serial=self.history.last_serial)
+        if self.history.left is not None:
+            self.job.inherit(self.history.left.job, found.living)
+        self.notary = Notary(lambda: Left(self.job.last_serial, self.job.leave()), self.history.keep)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
         self._mailbox = self._open_mailbox() if owner["kind"] == TRAINING_JOB else None
         return await self._serve(credentials)
@@ -227,11 +199,12 @@ class ClusterMaster:
         self.metrics.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._leave)
+            loop.add_signal_handler(number, self._asked_to_end)
         await self._show("Running")
         if self._mailbox is not None:
             self._mailbox.start()
         self.recorder.start()
+        self.notary.start()
         display = Display(self.job.status, show=False)
         result = await self.job.run()
         await display.close()
@@ -268,6 +241,7 @@ class ClusterMaster:
         for line in report.summary(self.job.status(), {}):
             log.info("%s", line)
         self.metrics.close()
+        await _within(CLOSE_SECONDS, self.notary.close(), "what the next master should know")
         await _within(CLOSE_SECONDS, self.recorder.close(), "the last Events")
         await _within(CLOSE_SECONDS, asyncio.to_thread(self.tracing.close), "the last traces")
 
@@ -287,7 +261,18 @@ class ClusterMaster:
     def _tell_log(self, event: EventRecord) -> None:
         print(logged(event, as_json=self.spec.logs_json), flush=True)
 
-    def _leave(self, why: str = "asked to end") -> None:
+    def _asked_to_end(self) -> None:
+        """Once more is now."""
+        if self._ends is not None:
+            self._leave("asked to end twice")
+        elif not self.job.over:
+            self._ends = asyncio.create_task(self._end_in_order())
+
+    async def _end_in_order(self) -> None:
+        await self.notary.close()
+        self._leave("asked to end")
+
+    def _leave(self, why: str) -> None:
         """This process ends, not the job. Workers that belong to this pod go with it, if it was deleted."""
         if not self.job.over:
             log.info("%s: workers train on, the next master of this job takes them over", why)
@@ -370,6 +355,14 @@ class ClusterMaster:
                     "metadata": {"name": owner["name"], "uid": owner["uid"]},
                 }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}
+
+    def _open_history(self, owner: Object, *, goes_on: bool) -> PodHistory:
+        """What belongs to a TrainingJob outlives the pod of its master."""
+        keepsake = None
+        if owner["kind"] == TRAINING_JOB:
+            uid = self._pod["metadata"]["uid"]
+            keepsake = KeptInConfigMap(self._api, self.spec.namespace, self.spec.job_name, owner, uid)
+        return PodHistory(Path(STATE_DIRECTORY), goes_on=goes_on, keepsake=keepsake)
 
     def _recorder(self, owner: Object) -> Recorder:
         """Events are about the master's pod, and about whoever manages it."""

@@ -150,7 +150,7 @@ def tally_of(state: JobState, now: float) -> Tally:
         steps=max(0, seen.place.step - first.step),
         records=max(0, seen.place.position - first.position),
         trained=seen.trained.read(now),
-        pauses=[reform.pause for reform in seen.reforms.values()],
+        pauses=[*seen.earlier_pauses, *(reform.pause for reform in seen.reforms.values())],
         losses=seen.losses,
         set_back=seen.set_back,
     )
