@@ -34,6 +34,8 @@ class WorkerStatus:
     """How quick it is beside its own best time."""
     straggler: bool = False
     """It was slow for so long that an event names it."""
+    node: str = ""
+    """The machine that it runs on, where the cluster has several."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class WorkerFacts:
     """What the cluster calls it: the name of its pod."""
     condition: str = ""
     """Why it does not run yet, in the cluster's own words; empty when there is nothing to say."""
+    node: str = ""
+    """The machine that it runs on, where the cluster has several."""
 
 
 @dataclass(frozen=True)

@@ -531,8 +531,8 @@ class JobSpec:
         group=Group.LOGGING,
         metavar="FILE",
         commands=frozenset({Command.TRAIN, Command.EVALUATE, Command.PREDICT, Command.MASTER}),
-        help="When a job on this machine is over, write its report here, too, as one HTML file. One is "
-        "always in the job's directory; `elasticdl report` makes other forms of it.",
+        help="When the job is over, write its report here, too, as one HTML file; on Kubernetes a path on a "
+        "--volume. A local job always has one in its directory; `elasticdl report` makes other forms of it.",
     )
 
     # -- Kubernetes --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from edl_allreduce.core import differing, events, health, protocol, rendezvous
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.job import finishing, keeping, pacing, queue, ring, timing
+from edl_allreduce.core.job import finishing, inheritance, keeping, pacing, queue, ring, timing
 from edl_allreduce.core.job.inbox import (
     Adopt,
     Connected,
@@ -21,6 +21,7 @@ from edl_allreduce.core.job.inbox import (
     HangUp,
     Heard,
     HungUp,
+    Inherit,
     Kill,
     KillAll,
     LaunchFailed,
@@ -89,6 +90,8 @@ def _take(turn: Turn, event: Event) -> None:
                 turn.do(Kill(worker_id))
         case Adopt():
             keeping.adopt(turn, event)
+        case Inherit(left, living, wall):
+            turn.state = inheritance.inherit(turn.state, left, living, turn.now, wall)
         case Tick():
             _tick(turn)
         case Note(kind, text):

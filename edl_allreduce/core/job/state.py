@@ -173,6 +173,8 @@ class Progress:
     """Steps up to this one were made before."""
     reforms: Mapping[int, protocol.Reformed] = field(default_factory=dict)
     """By generation: what the slowest survivor said, since the others waited for it."""
+    earlier_pauses: tuple[float, ...] = ()
+    """Of re-forms under earlier masters of the job."""
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """By the step of the evaluation."""
 
