@@ -12,7 +12,7 @@ ALONE := training or cluster or controlplane or programs
 NONE := 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast lint format cluster bench clean
+.PHONY: help setup demo demo-cluster test test-fast lint format cluster bench chaos clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -51,6 +51,10 @@ cluster: setup ## a local Kubernetes cluster on this machine
 
 bench: setup ## measure, and write what was measured
 	@$(PYTHON) -m benchmarks
+
+# MINUTES, SEED: how long and from where on; CHAOS has more flags, such as --faults=2000.
+chaos: setup ## try to break the promises of real jobs, with random faults from outside (root)
+	@$(PYTHON) -m chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(CHAOS)
 
 clean: ## remove .venv and build products (the wheel cache stays)
 	rm -rf .venv build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
