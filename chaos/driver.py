@@ -37,6 +37,7 @@ LEAVE_SECONDS = 60.0
 RECOVERY_SECONDS = 5.0
 """How long after its fault a worker is not counted on as the one that is spared."""
 LONGEST_STEP = 0.3
+PATIENT_FAULTS = 5
 NEAR = 4
 """Steps before the end that are the last ones."""
 HOGS = 3
@@ -101,7 +102,7 @@ class Driver:
         """Wait for its time and moment, then do it; returns why the job hangs, if it does."""
         due = (self.done[-1].at if self.done else self._began) + fault.pause
         self._set_pace(number)
-        hang = self._until(lambda: clock.now() >= due)
+        hang = self._until(lambda: clock.now() >= due and not self._exhausted)
         hang = hang or self._moment(fault)
         what = ""
         patience = clock.now() + MOMENT_SECONDS
@@ -120,6 +121,12 @@ class Driver:
                 f"{number + 1}/{len(self.case.faults)} step {self.watch.step}: {fault}: {what or 'missed'}"
             )
         return hang
+
+    @property
+    def _exhausted(self) -> bool:
+        """So many faults in a row without an update that the next ones would only meet workers that start."""
+        recent = self.done[-PATIENT_FAULTS:]
+        return len(recent) == PATIENT_FAULTS and recent[0].at > self._progress[1]
 
     def _moment(self, fault: Fault) -> str:
         if fault.moment is Moment.NOW:

@@ -93,12 +93,14 @@ class Fault:
 
 def instead(fault: Fault) -> list[Fault]:
     """This fault, then what is done when there is nobody whom it could meet: the storm does not pause."""
+    soft = Fault(fault.pause, Kind.RESET, Who.ALL, Wire.STREAM, pick=fault.pick)
+    if fault.kind is Kind.NO_MEMORY:
+        return [fault, soft]  # a newcomer without memory may end a job that nobody else carries
     others = [fault]
     if fault.wire is Wire.STORE:
         others.append(replace(fault, wire=Wire.RING))
     if fault.who is not Who.NEWCOMER:
         others.append(replace(others[-1], who=Who.NEWCOMER))
-    soft = Fault(fault.pause, Kind.RESET, Who.ALL, Wire.STREAM, pick=fault.pick)
     return [*others, replace(others[0], who=Who.ONE), soft]
 
 

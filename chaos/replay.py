@@ -37,5 +37,6 @@ def distance(first: Sequence[Array], second: Sequence[Array]) -> float:
     """The largest difference of any two weights; infinite when they do not fit each other."""
     if [a.shape for a in first] != [b.shape for b in second]:
         return float("inf")
-    apart = max((float(np.max(np.abs(a - b))) for a, b in zip(first, second, strict=True)), default=0.0)
+    differences = [np.abs(a - b).ravel() for a, b in zip(first, second, strict=True)]
+    apart = float(np.max(np.concatenate(differences)))
     return apart if np.isfinite(apart) else float("inf")

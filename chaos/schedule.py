@@ -64,6 +64,8 @@ def _choose(random: Random, weights: dict[T, int]) -> T:
 def _fault(random: Random, careful: bool, mean: float, moments: dict[Moment, int]) -> Fault:
     kind = _choose(random, KINDS)
     who = Who.MACHINE if kind in (Kind.FULL_DISK, Kind.HOG) else _choose(random, VICTIMS)
+    if kind is Kind.NO_MEMORY:
+        who = Who.ONE
     if careful and who is Who.ALL and kind in LETHAL:
         who = Who.SEVERAL
     if who is Who.MASTER and kind in LETHAL:

@@ -57,8 +57,9 @@ class Watch:
             return b""
 
     def measure(self) -> None:
+        """How large the master is, and the workers that train: who still prepares has to grow."""
         master = self.job.master
-        for pid in [*self.job.worker_pids(), *([master.pid] if master else [])]:
+        for pid in [*self.seated(self.job.worker_pids()), *([master.pid] if master else [])]:
             sample = processes.sample(pid)
             if sample is not None:
                 self.samples.append(sample)
