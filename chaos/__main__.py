@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from chaos.campaign import Campaign, Outcome, table
 from chaos.faults import Case, Style, from_data
 from chaos.schedule import case_of
 from edl_allreduce import clock
+from edl_allreduce.contract import EXIT_INTERRUPTED
 
 TOOLS = ("unshare", "nft", "ss", "tc", "ip", "mount")
 
@@ -30,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     if missing:
         print(f"these programs are missing: {', '.join(missing)} (packages util-linux, iproute2, nftables)")
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))  # so that the job ends with us
     campaign = Campaign(settings.directory.resolve())
     outcomes = _all(campaign, settings)
     results = list(campaign.known().values())
