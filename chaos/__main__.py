@@ -1,7 +1,7 @@
 """`python -m chaos`: try to break the promises of real jobs.
 
     python -m chaos --minutes 60 --seed 1          many jobs, one after the other, seeds 1, 2, 3, …
-    python -m chaos --faults 2000 --seed 1         one job, so many faults
+    python -m chaos --faults 2000 --minutes 120    one job, so many faults
     python -m chaos --case chaos-results/seed-7-shrunk.json      one case again
 
 What was run is in --directory, and is not run again there. Needs root (or user namespaces), nft, ss and tc.
@@ -49,7 +49,8 @@ def _all(campaign: Campaign, settings: argparse.Namespace) -> list[Outcome]:
         return [_told(campaign, campaign.attempt(case, f"again-{case.seed}"), 0)]
     style = Style(settings.style) if settings.style else None
     if settings.faults:
-        return [_told(campaign, campaign.run(case_of(settings.seed, settings.faults, style)), 0)]
+        case = case_of(settings.seed, settings.faults, style)
+        return [_told(campaign, campaign.run(case, 60 * settings.minutes), 0)]
     until = clock.now() + 60 * settings.minutes
     seed = settings.seed
     outcomes: list[Outcome] = []
@@ -81,7 +82,7 @@ def _flags() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=10.0, help="no new job after so long (default: 10)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="nothing new after so long (default: 10)")
     parser.add_argument("--seed", type=int, default=1, help="of the first job (default: 1)")
     parser.add_argument("--jobs", type=float, default=math.inf, help="not more jobs than this")
     parser.add_argument("--faults", type=int, default=0, help="one job with so many faults")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -63,21 +64,22 @@ class Campaign:
         lines = path.read_text().splitlines() if path.exists() else []
         return {entry["seed"]: entry for entry in map(json.loads, lines)}
 
-    def run(self, case: Case) -> Outcome:
-        """One case; its files stay only if something is wrong."""
-        outcome = self.attempt(case, f"seed-{case.seed}")
+    def run(self, case: Case, seconds: float = math.inf) -> Outcome:
+        """One case; its files stay only if something is wrong. No fault is done after so many seconds."""
+        outcome = self.attempt(case, f"seed-{case.seed}", seconds)
         entry = {"seed": case.seed, "shape": to_data(case)["shape"], **outcome.result}
         with (self.directory / RESULTS).open("a") as file:
             file.write(json.dumps(entry) + "\n")
         return outcome
 
-    def attempt(self, case: Case, name: str) -> Outcome:
+    def attempt(self, case: Case, name: str, seconds: float = math.inf) -> Outcome:
         place = self.directory / name
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         (place / "case.json").write_text(json.dumps(to_data(case), indent=1))
         user = () if os.geteuid() == 0 else ("--map-root-user",)
-        command = [*INSIDE, *user, sys.executable, "-m", "chaos.one", str(place / "case.json"), str(place)]
+        words = [str(place / "case.json"), str(place), str(seconds)]
+        command = [*INSIDE, *user, sys.executable, "-m", "chaos.one", *words]
         with (place / "driver.out").open("wb") as out:
             subprocess.run(command, cwd=ROOT, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
         try:

@@ -58,7 +58,8 @@ class Done:
 class Driver:
     """Faults, one after the other; looks in between."""
 
-    def __init__(self, case: Case, directory: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, case: Case, directory: Path, say: Callable[[str], None], seconds: float) -> None:
+        """After so many seconds no more faults are done, and the job is let end."""
         self.case = case
         self.job = Job(case.shape, case.seed, directory)
         self.watch = Watch(self.job)
@@ -72,6 +73,7 @@ class Driver:
         self._code: int | None = None
         self._full: Path | None = None
         self._began = clock.now()
+        self._enough = self._began + seconds
         self._disturbed = clock.now()
         self._progress = (0, clock.now())
         self._measured = 0.0
@@ -86,7 +88,7 @@ class Driver:
         hang = self._until(lambda: self.watch.step > 0)
         self._began = clock.now()
         for number, fault in enumerate(self.case.faults):
-            if hang or self._over:
+            if hang or self._over or clock.now() > self._enough:
                 break
             hang = self._one(number, fault)
         if not hang and not self._over:
@@ -347,7 +349,7 @@ class Driver:
         for _ in clock.polls(LOOK_SECONDS, within=0.0 if hang else LEAVE_SECONDS):
             self._reap()
             self._poll_workers()
-            if not self._left():
+            if not self._left() and not processes.listening():  # a process ends thread by thread
                 break
         self.watch.look()
         watch = self.watch

@@ -1,4 +1,4 @@
-"""`python -m chaos.one CASE.json DIRECTORY`: one case in this process; its namespaces are there already."""
+"""`python -m chaos.one CASE.json DIRECTORY SECONDS`: one case, in namespaces that are there already."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edl_allreduce import clock
 RESULT = "result.json"
 
 
-def main(case_file: str, place: str) -> int:
+def main(case_file: str, place: str, seconds: str) -> int:
     directory = Path(place)
     directory.mkdir(parents=True, exist_ok=True)
     case = from_data(json.loads(Path(case_file).read_text()))
@@ -24,7 +24,7 @@ def main(case_file: str, place: str) -> int:
     def say(line: str) -> None:
         print(f"{clock.now() - began:7.1f} s  {line}", flush=True)
 
-    driver = Driver(case, directory, say)
+    driver = Driver(case, directory, say, float(seconds))
     evidence = driver.run()
     verdict = judge(case, evidence)
     result = {
