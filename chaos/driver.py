@@ -7,7 +7,7 @@ is left is the job's, every port that listens is the job's, and nothing outlives
 from __future__ import annotations
 
 import os
-import resource
+import secrets
 import signal
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from chaos import network, processes
+from chaos import memory, network, processes
 from chaos.faults import CONNECTIONS, LETHAL, Case, Fault, Kind, Moment, Style, Who, Wire, instead
 from chaos.job import PORT, Job
 from chaos.verdict import Evidence
@@ -41,8 +41,6 @@ PATIENT_FAULTS = 5
 NEAR = 4
 """Steps before the end that are the last ones."""
 HOGS = 3
-ROOM = 4 << 20
-"""Bytes of address space that are left to a worker that runs out of memory."""
 
 
 @dataclass(frozen=True)
@@ -258,14 +256,21 @@ class Driver:
                 case Kind.FREEZE:
                     _signal(pid, signal.SIGSTOP)
                 case Kind.NO_MEMORY:
-                    room = processes.address_space(pid) + ROOM
-                    with suppress(ProcessLookupError):
-                        resource.prlimit(pid, resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+                    self._no_memory(fault, pid)
         later = {Kind.FREEZE: signal.SIGCONT, Kind.TERMINATE_THEN_KILL: signal.SIGKILL}.get(fault.kind)
         if later is not None:
             number = later
             self._after(fault.seconds, lambda: _signals(victims, number))
         return f"pids {victims}"
+
+    def _no_memory(self, fault: Fault, pid: int) -> None:
+        """The process is told no, or the kernel ends it: they end in different ways."""
+        if fault.pick % 2:
+            memory.refuse(pid)
+            return
+        group = memory.Group(f"chaos-{secrets.token_hex(6)}")
+        group.take(pid)
+        self._after(fault.seconds, group.remove)
 
     def _connections(self, fault: Fault, victims: list[int], random: Random) -> str:
         known = processes.connections(self.job.worker_pids())

@@ -7,10 +7,12 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from chaos.data import GLOBAL_BATCH, RECORDS, STEPS_PER_EPOCH
 from chaos.driver import Driver
-from chaos.faults import from_data
+from chaos.faults import Case, from_data
 from chaos.verdict import judge
 from edl_allreduce import clock
+from edl_allreduce.core.schedule import Order, Span
 
 RESULT = "result.json"
 
@@ -26,6 +28,7 @@ def main(case_file: str, place: str, seconds: str) -> int:
 
     driver = Driver(case, directory, say, float(seconds))
     evidence = driver.run()
+    evidence.undisturbed = undisturbed(case)
     verdict = judge(case, evidence)
     result = {
         **asdict(verdict),
@@ -37,6 +40,13 @@ def main(case_file: str, place: str, seconds: str) -> int:
     for problem in verdict.problems:
         say(f"PROBLEM: {problem}")
     return 1 if verdict.problems else 0
+
+
+def undisturbed(case: Case) -> list[list[int]]:
+    """The order of the data is a function of the seed alone, so the product's own says what it should be."""
+    order = Order(RECORDS, case.seed)
+    places = [divmod(step, STEPS_PER_EPOCH) for step in range(case.shape.steps)]
+    return [order.indices(Span(e, s * GLOBAL_BATCH, (s + 1) * GLOBAL_BATCH)) for e, s in places]
 
 
 if __name__ == "__main__":

@@ -48,6 +48,8 @@ class Evidence:
     sightings: list[tuple[int, str, Ring]] = field(default_factory=list)
     """(look, diary, ring): in which ring a worker was seen to apply an update, look after look."""
     hang: str = ""
+    undisturbed: list[list[int]] = field(default_factory=list)
+    """The records of each update of a job to which nothing happens."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ def judge(case: Case, evidence: Evidence) -> Verdict:
     if case.shape.careful and told.made_again > told.alone:
         lost = told.made_again - told.alone
         problems.append(f"{lost} updates were lost, although one who had the model was always spared")
+    other = [
+        n for n, pair in enumerate(zip(told.batches, evidence.undisturbed, strict=False)) if _differ(*pair)
+    ]
+    if other:
+        problems.append(f"{len(other)} updates, from {other[0]} on, are of other records than without faults")
     apart = 0.0
     if evidence.code == 0 and not told.problems:
         apart = float("inf")
@@ -87,6 +94,10 @@ def judge(case: Case, evidence: Evidence) -> Verdict:
     problems += [f"left behind: {path}" for path in evidence.files]
     problems += growth(evidence.samples)
     return Verdict(tuple(problems), len(told.batches), told.rings, told.runs, told.made_again, apart)
+
+
+def _differ(one: list[int], other: list[int]) -> bool:
+    return sorted(one) != sorted(other)
 
 
 def two_rings(sightings: Sequence[tuple[int, str, Ring]]) -> list[str]:

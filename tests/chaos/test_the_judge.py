@@ -183,6 +183,15 @@ def test_another_order_of_two_updates_is_another_model(found):
     assert any("away from" in problem for problem in found(honest(), weights=swapped).problems)
 
 
+def test_other_records_than_without_faults(found):
+    usual = [sorted(batch(step)) for step in range(STEPS)]
+    assert found(honest(), undisturbed=usual).problems == ()
+    usual[5], usual[6] = usual[6], usual[5]
+    assert found(honest(), undisturbed=usual).problems == (
+        "2 updates, from 5 on, are of other records than without faults",
+    )
+
+
 def test_no_model_at_all(found):
     assert any("away from" in problem for problem in found(honest(), weights=None).problems)
 
