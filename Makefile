@@ -11,7 +11,7 @@ PYTEST := $(PYTHON) -m pytest $(PYTEST_FLAGS)
 AT_A_TIME := $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast lint format cluster bench clean experiment-jobs experiment-nginx experiment-trace
+.PHONY: help setup demo demo-cluster test test-fast lint format cluster bench chaos clean experiment-jobs experiment-nginx experiment-trace
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -56,6 +56,10 @@ experiment-nginx: setup ## six jobs beside a service that grows and shrinks, on 
 
 experiment-trace: setup ## 160 jobs on 64 slots in simulated time; FLAGS="--workload FILE…" for other people's
 	@$(PYTHON) -m experiments trace $(FLAGS)
+
+# MINUTES, SEED: how long and from where on; FLAGS has more, such as --faults=2000.
+chaos: setup ## try to break the promises of real jobs, with random faults from outside (root)
+	@$(PYTHON) -m chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(FLAGS)
 
 clean: ## remove .venv and build products (the wheel cache stays)
 	rm -rf .venv build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
