@@ -12,7 +12,7 @@ ALONE := training or cluster or controlplane or programs
 NONE := 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast lint format cluster bench clean
+.PHONY: help setup demo demo-cluster test test-fast lint format docs cluster bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -45,6 +45,10 @@ lint: setup ## ruff, mypy strict, import layers
 format: setup ## let ruff rewrite the code
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
+
+docs: setup ## the documentation as a site in build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+	@echo "the site begins at build/site/index.html"
 
 cluster: setup ## a local Kubernetes cluster on this machine
 	@scripts/cluster up
