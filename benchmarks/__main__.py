@@ -1,6 +1,6 @@
 """All benchmarks, one after the other, each in a process of its own.
 
-    python -m benchmarks [--only steady,reform] [--directory build/benchmarks] [--write docs/benchmarks.md]
+    python -m benchmarks [--only steady,reform] [--directory build/benchmarks] [--write docs/….md]
 
 Every figure goes to DIRECTORY/NAME.json. With --write the results section of a document is replaced.
 """
