@@ -86,6 +86,11 @@ def of_script() -> dict[str, str]:
     return {**(_files([Path(script).resolve().parent]) if script else {}), **_versions()}
 
 
+def of_compiled(model: Any, optimizer: Any) -> dict[str, str]:
+    """For a script that trains a compiled model with `elastic.fit`."""
+    return {**of_script(), "variables": _variables(model.variables), **_optimizer(optimizer)}
+
+
 def _files(roots: list[Path]) -> dict[str, str]:
     return {
         f"file {_name(path, roots)}": DIGEST + digest(text)[:SHORT]
