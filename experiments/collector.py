@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
+from typing import Protocol
 
 from edl_allreduce import clock
 from experiments.stage import Stage
@@ -48,6 +49,14 @@ class Sample:
             "|".join(f"{100 * one:.2f}" for one in self.loads),
         )
         return dict(zip(COLUMNS, values, strict=True))
+
+
+class Looked(Protocol):
+    """What figures are worked out of."""
+
+    samples: list[Sample]
+
+    def pendings(self, pace: float = 1.0) -> list[float]: ...
 
 
 @dataclass
