@@ -59,10 +59,6 @@ class Script:
     looked: Looked
     api: Api
 
-    def wanted(self) -> int:
-        """Pods that the service should have now."""
-        return 0
-
     async def prepare(self) -> None:
         """Before the collector starts."""
 
@@ -103,7 +99,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(
     name: str,
-    script: Callable[[str, tuple[Nodes, ...]], Script],
+    script: Callable[[str], Script],
     flags: argparse.Namespace,
     nodes: tuple[Nodes, ...],
 ) -> None:
@@ -116,10 +112,10 @@ def run(
     for policy in policies:
         print(f"{name}, {policy}: {sum(one.count for one in nodes)} nodes, {cpus(nodes)} CPUs", flush=True)
         if flags.simulated:
-            found = rehearse(nodes, f"{name}{SIMULATED}", policy, script(policy, nodes), flags.out)
+            found = rehearse(nodes, f"{name}{SIMULATED}", policy, script(policy), flags.out)
         else:
             with control_plane(nodes) as cluster:
-                found = perform(cluster, nodes, name, policy, script(policy, nodes), flags.out)
+                found = perform(cluster, nodes, name, policy, script(policy), flags.out)
         print(", ".join(f"{key} {value:.4g}" for key, value in found.items()), flush=True)
 
 
@@ -162,7 +158,7 @@ async def _perform(script: Script, play: Play, total: int) -> None:
     script.stage.start()
     try:
         await script.prepare()
-        script.looked = script.collector = Collector(script.stage, script.names, total, script.wanted)
+        script.looked = script.collector = Collector(script.stage, script.names, total)
         watching = asyncio.create_task(script.collector.run())
         await script.play()
         watching.cancel()

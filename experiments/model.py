@@ -75,7 +75,6 @@ class Model:
         self._policy, self._play = Policy(rule=rule, max_load=max_load), play
         self.pods: dict[str, ModelPod] = {}
         self.jobs: dict[str, ModelJob] = {}
-        self.wanted = 0
         self._made = 0
         self._began = 0.0
         self.samples: list[Sample] = []
@@ -87,7 +86,6 @@ class Model:
 
     def scale_service(self, pods: int) -> None:
         """The youngest go first, as those of a ReplicaSet do that are alike in all else."""
-        self.wanted = pods
         mine = [pod for pod in self.pods.values() if pod.role is Role.SERVICE and pod.ends == float("inf")]
         for pod in sorted(mine, key=lambda one: -one.created)[: max(0, len(mine) - pods)]:
             self._end(pod)
@@ -261,7 +259,6 @@ class Model:
             sum(count > 0 for count in workers),
             self.service(),
             tuple(loads[name] / total for name in names),
-            self.wanted,
         )
 
     def pendings(self, pace: float = 1.0) -> list[float]:

@@ -15,7 +15,7 @@ from edl_allreduce.cli import figure
 from edl_allreduce.cluster.kubernetes.names import Object
 from experiments import live
 from experiments.collector import between, load
-from experiments.lab import NAMESPACE, PUBLISHED, Nodes, Shape, deployment, training_job
+from experiments.lab import NAMESPACE, PUBLISHED, Shape, deployment, training_job
 from experiments.live import Figures, Script
 from experiments.model import Model
 
@@ -45,7 +45,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace) -> None:
-    def script(policy: str, nodes: tuple[Nodes, ...]) -> CaseTwo:
+    def script(policy: str) -> CaseTwo:
         return CaseTwo(RIGID if policy == live.RIGID else ELASTIC, flags.jobs, flags.pace, flags.scale)
 
     live.run("nginx", script, flags, nodes=PUBLISHED)
@@ -61,9 +61,6 @@ class CaseTwo(Script):
         self.pods = round(PODS * scale)
         self.took: list[tuple[int, float]] = []
         """Each step of nginx: how many it had to become, and the seconds that it took."""
-
-    def wanted(self) -> int:
-        return self.pods
 
     async def prepare(self) -> None:
         """Before the collector starts, as published."""
