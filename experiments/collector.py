@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean
+from typing import Protocol
 
 from edl_allreduce import clock
 from experiments.stage import Stage
@@ -31,8 +32,6 @@ class Sample:
     running: int
     service: int
     loads: tuple[float, ...]
-    wanted: int = 0
-    """Pods that the service should have."""
 
     def row(self) -> dict[str, object]:
         values = (
@@ -50,6 +49,14 @@ class Sample:
         return dict(zip(COLUMNS, values, strict=True))
 
 
+class Looked(Protocol):
+    """What figures are worked out of."""
+
+    samples: list[Sample]
+
+    def pendings(self, pace: float = 1.0) -> list[float]: ...
+
+
 @dataclass
 class Collector:
     """Samples of one run."""
@@ -58,7 +65,6 @@ class Collector:
     names: Sequence[str]
     """Of all jobs that will come."""
     cpus: int
-    wanted: Callable[[], int] = lambda: 0
     began: float = field(default_factory=clock.now)
     samples: list[Sample] = field(default_factory=list)
 
@@ -82,7 +88,6 @@ class Collector:
             sum(count > 0 for count in workers),
             stage.service(),
             tuple(stage.cpus(name) / self.cpus for name in self.names),
-            self.wanted(),
         )
 
     def pendings(self, pace: float = 1.0) -> list[float]:

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from edl_allreduce.cli import figure
 from experiments import live
 from experiments.collector import between, jain, load, workers_per_job
-from experiments.lab import PUBLISHED, Nodes, Shape, training_job
+from experiments.lab import PUBLISHED, Shape, training_job
 from experiments.live import Figures, Script
+from experiments.model import Model
 
 JOBS, EVERY, STAY = 20, 10.0, 300.0
 STABLE = 300.0
@@ -37,7 +38,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace) -> None:
-    def script(policy: str, nodes: tuple[Nodes, ...]) -> CaseOne:
+    def script(policy: str) -> CaseOne:
         return CaseOne(RIGID if policy == live.RIGID else ELASTIC, flags.jobs, flags.pace)
 
     live.run("jobs", script, flags, nodes=PUBLISHED)
@@ -57,10 +58,16 @@ class CaseOne(Script):
             await asyncio.sleep(EVERY * self.pace)
         await asyncio.sleep(STAY * self.pace)
 
+    def rehearse(self, model: Model) -> None:
+        for name in self.names:
+            model.submit(name, self._shape)
+            self._pass(model, EVERY)
+        self._pass(model, STAY)
+
     def figures(self) -> Figures:
-        samples = self.collector.samples
+        samples = self.looked.samples
         stable = between(samples, STABLE * self.pace, float("inf")) or samples[-1:]
-        pendings = self.collector.pendings(self.pace)
+        pendings = self.looked.pendings(self.pace)
         per_job = workers_per_job(stable)
         return {
             "pending": sum(pendings) / len(pendings),

@@ -15,14 +15,17 @@ from typing import Any
 
 from edl_allreduce.cli import figure
 from edl_allreduce.cluster.kubernetes.api import Api
+from edl_allreduce.core.autoscale import Rule
 from edl_allreduce.errors import UsageError
 from experiments import report
-from experiments.collector import COLUMNS, Collector
+from experiments.collector import COLUMNS, Collector, Looked
 from experiments.lab import NAMESPACE, Nodes, control_plane, controller, cpus
+from experiments.model import Model
 from experiments.players import Play
 from experiments.stage import Stage
 from kubelab import Cluster
 
+SIMULATED = "-simulated"
 OURS, RIGID, GREEDY = "ours", "rigid", "greedy"
 FLAGS: Mapping[str, Sequence[str]] = {
     OURS: (),
@@ -30,6 +33,12 @@ FLAGS: Mapping[str, Sequence[str]] = {
     GREEDY: ("--autoscale_policy=greedy", "--max_load=0.9"),
 }
 """Of the controller, by policy. 0.9 is what the published controller most likely ran with."""
+RULES: Mapping[str, tuple[Rule, float]] = {
+    OURS: (Rule.SPEED, 1.0),
+    RIGID: (Rule.RIGID, 1.0),
+    GREEDY: (Rule.GREEDY, 0.9),
+}
+"""The same for a run in simulated time."""
 ABOUT: Mapping[str, Sequence[str]] = {
     "pace": ("waits of the script, published = 1", "times", "1", "1", ""),
     "machine": ("programs that wanted a core of this machine, the last 5 minutes", "per core", "", "", ""),
@@ -47,11 +56,8 @@ class Script:
     pace: float
     stage: Stage
     collector: Collector
+    looked: Looked
     api: Api
-
-    def wanted(self) -> int:
-        """Pods that the service should have now."""
-        return 0
 
     async def prepare(self) -> None:
         """Before the collector starts."""
@@ -59,8 +65,16 @@ class Script:
     async def play(self) -> None:
         raise NotImplementedError
 
+    def rehearse(self, model: Model) -> None:
+        """The same in simulated time."""
+        raise NotImplementedError
+
     def figures(self) -> Figures:
         raise NotImplementedError
+
+    def _pass(self, model: Model, seconds: float) -> None:
+        for _ in range(round(seconds * self.pace)):
+            model.second(self.names)
 
     async def _call(self, method: Callable[..., Any], *arguments: object) -> Any:
         return await asyncio.to_thread(method, *arguments)
@@ -69,6 +83,11 @@ class Script:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policies", default=",".join(FLAGS), help=f"some of {', '.join(FLAGS)}; default: all of them"
+    )
+    parser.add_argument(
+        "--simulated",
+        action="store_true",
+        help="no cluster: simulated time, with a scheduler and nodes that are modelled",
     )
     parser.add_argument(
         "--pace",
@@ -80,7 +99,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(
     name: str,
-    script: Callable[[str, tuple[Nodes, ...]], Script],
+    script: Callable[[str], Script],
     flags: argparse.Namespace,
     nodes: tuple[Nodes, ...],
 ) -> None:
@@ -92,8 +111,11 @@ def run(
     logging.basicConfig(level=logging.WARNING)
     for policy in policies:
         print(f"{name}, {policy}: {sum(one.count for one in nodes)} nodes, {cpus(nodes)} CPUs", flush=True)
-        with control_plane(nodes) as cluster:
-            found = perform(cluster, nodes, name, policy, script(policy, nodes), flags.out)
+        if flags.simulated:
+            found = rehearse(nodes, f"{name}{SIMULATED}", policy, script(policy), flags.out)
+        else:
+            with control_plane(nodes) as cluster:
+                found = perform(cluster, nodes, name, policy, script(policy), flags.out)
         print(", ".join(f"{key} {value:.4g}" for key, value in found.items()), flush=True)
 
 
@@ -112,12 +134,21 @@ def perform(
     logs.mkdir(parents=True, exist_ok=True)
     with controller(cluster, logs, *FLAGS[policy]):
         asyncio.run(_perform(script, play, cpus(nodes)))
-    machine = os.getloadavg()[1] / (os.cpu_count() or 1)
-    found = {"pace": script.pace, "machine": machine, **script.figures()}
-    report.write_csv(
-        out / f"{name}-{policy}.csv", COLUMNS, [sample.row() for sample in script.collector.samples]
-    )
-    (out / f"{name}-{policy}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    return _keep(out / f"{name}-{policy}", script, {"machine": os.getloadavg()[1] / (os.cpu_count() or 1)})
+
+
+def rehearse(nodes: tuple[Nodes, ...], name: str, policy: str, script: Script, out: Path) -> Figures:
+    """One run in simulated time; writes the same files."""
+    rule, max_load = RULES[policy]
+    script.looked = model = Model(nodes, rule, max_load, Play())
+    script.rehearse(model)
+    return _keep(out / f"{name}-{policy}", script, {})
+
+
+def _keep(stem: Path, script: Script, more: Figures) -> Figures:
+    found = {"pace": script.pace, **more, **script.figures()}
+    report.write_csv(stem.with_suffix(".csv"), COLUMNS, [sample.row() for sample in script.looked.samples])
+    stem.with_suffix(".json").write_text(json.dumps(found, indent=1), encoding="utf-8")
     return found
 
 
@@ -127,7 +158,7 @@ async def _perform(script: Script, play: Play, total: int) -> None:
     script.stage.start()
     try:
         await script.prepare()
-        script.collector = Collector(script.stage, script.names, total, script.wanted)
+        script.looked = script.collector = Collector(script.stage, script.names, total)
         watching = asyncio.create_task(script.collector.run())
         await script.play()
         watching.cancel()
@@ -149,20 +180,21 @@ def conclude(
     panels: Callable[[Mapping[str, Rows]], list[figure.Panel]],
 ) -> None:
     """From all runs whose files are there, also those of an earlier command."""
+    name += SIMULATED if flags.simulated else ""
     there = [policy for policy in FLAGS if (flags.out / f"{name}-{policy}.json").exists()]
     figures = {one: json.loads((flags.out / f"{name}-{one}.json").read_text()) for one in there}
     runs = {one: _read(flags.out / f"{name}-{one}.csv", figures[one]["pace"]) for one in there}
-    rows = {**rows, **ABOUT}
+    told = {key: row for key, row in ABOUT.items() if any(key in one for one in figures.values())}
     head = ["", "published, on", "published, off", *there, "to reach"]
     lines = [
         [
             f"{words}, {unit}" if unit else words,
             on,
             off,
-            *(_shown(figures[one][key], unit) for one in there),
+            *(_shown(figures[one].get(key), unit) for one in there),
             wanted,
         ]
-        for key, (words, unit, on, off, wanted) in rows.items()
+        for key, (words, unit, on, off, wanted) in {**rows, **told}.items()
     ]
     text = report.table(head, lines) + "\n"
     report.write(flags.out / f"{name}.md", text)
@@ -170,7 +202,9 @@ def conclude(
     print(text)
 
 
-def _shown(value: float, unit: str) -> str:
+def _shown(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
     return f"{value:.3f}" if not unit and value <= 1 else f"{value:.1f}"
 
 

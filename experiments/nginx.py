@@ -15,8 +15,9 @@ from edl_allreduce.cli import figure
 from edl_allreduce.cluster.kubernetes.names import Object
 from experiments import live
 from experiments.collector import between, load
-from experiments.lab import NAMESPACE, PUBLISHED, Nodes, Shape, deployment, training_job
+from experiments.lab import NAMESPACE, PUBLISHED, Shape, deployment, training_job
 from experiments.live import Figures, Script
+from experiments.model import Model
 
 JOBS, EVERY, FIRST = 6, 5.0, 60.0
 STEPS = ((300, 90.0), (200, 90.0), (100, 90.0), (200, 90.0), (300, 90.0), (400, 120.0))
@@ -44,7 +45,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace) -> None:
-    def script(policy: str, nodes: tuple[Nodes, ...]) -> CaseTwo:
+    def script(policy: str) -> CaseTwo:
         return CaseTwo(RIGID if policy == live.RIGID else ELASTIC, flags.jobs, flags.pace, flags.scale)
 
     live.run("nginx", script, flags, nodes=PUBLISHED)
@@ -60,9 +61,6 @@ class CaseTwo(Script):
         self.pods = round(PODS * scale)
         self.took: list[tuple[int, float]] = []
         """Each step of nginx: how many it had to become, and the seconds that it took."""
-
-    def wanted(self) -> int:
-        return self.pods
 
     async def prepare(self) -> None:
         """Before the collector starts, as published."""
@@ -90,8 +88,26 @@ class CaseTwo(Script):
             await asyncio.sleep(LOOK)
         self.took.append((pods, seconds if reached is None else reached))
 
+    def rehearse(self, model: Model) -> None:
+        model.scale_service(self.pods)
+        while model.service() != self.pods:
+            model.second(self.names)
+        model.begin()
+        for name in self.names:
+            model.submit(name, self._shape)
+            self._pass(model, EVERY)
+        self._pass(model, FIRST)
+        for pods, seconds in STEPS:
+            self.pods, began, reached = round(pods * self._scale), model.now, None
+            model.scale_service(self.pods)
+            for _ in range(round(seconds * self.pace)):
+                model.second(self.names)
+                if reached is None and model.service() == self.pods:
+                    reached = model.now - began
+            self.took.append((self.pods, seconds * self.pace if reached is None else reached))
+
     def figures(self) -> Figures:
-        samples, pace = self.collector.samples, self.pace
+        samples, pace = self.looked.samples, self.pace
         before, found = round(PODS * self._scale), {}
         for number, (pods, seconds) in enumerate(self.took):
             found[f"step_{number}_from_{before}_to_{pods}"] = seconds

@@ -169,7 +169,8 @@ def test_the_report_says_what_an_autoscaler_needs():
 def test_step_times_are_taken_only_of_a_ring_that_has_settled():
     first = account.sample(Account(), status(), 100.0)
     assert account.sample(first, status(), 109.0).step_seconds == {}
-    second = account.sample(first, status(steps_per_second=4.0), 110.0)
+    assert account.sample(first, status(), 110.0).step_seconds == {}, "no step was made in it"
+    second = account.sample(first, status(step=52, steps_per_second=4.0), 110.0)
     assert second.step_seconds == {2: 0.25}
     reformed = account.sample(second, status(3, generation=4, steps_per_second=9.0), 111.0)
     assert reformed.step_seconds == {2: 0.25}

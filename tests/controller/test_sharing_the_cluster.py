@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edl_allreduce.controller.hands import MOST_PRICES
 from edl_allreduce.core.autoscale import Policy
 from tests.controller.conftest import NAMESPACE, Lab
 
@@ -143,6 +144,28 @@ def test_worker_pods_carry_what_their_loss_costs_now(lab: Lab, play):
         for _ in range(2):
             await lab.turn(controller)
         assert prices(lab) == {"42"}, "below its minimum it stands still until another worker started"
+
+    play(story())
+
+
+def test_many_prices_are_written_over_several_rounds_after_all_orders(lab: Lab, play):
+    async def story():
+        lab.node("n1", cpu=64)
+        controller = lab.controller()
+        lab.job(low=40, high=40)
+        lab.job("other", low=2, high=8)
+        await lab.turn(controller)
+        lab.works(node="n1", size=40, pause=0.5)
+        lab.works("other", pause=0.5, step_seconds={4: 1.0})
+        lab.api.requests.clear()
+        await lab.turn(controller)
+        patched = [path.rpartition("/")[2] for method, path in lab.api.requests if method == "PATCH"]
+        orders = [number for number, name in enumerate(patched) if name.endswith("-master")]
+        notes = [number for number, name in enumerate(patched) if "-worker-" in name]
+        assert len(notes) == MOST_PRICES
+        assert orders and max(orders) < min(notes), "other grows, and does not wait for notes"
+        await lab.turn(controller)
+        assert len(prices(lab)) == 2, "all have one: those of two jobs"
 
     play(story())
 

@@ -9,7 +9,7 @@ import pytest
 
 from experiments import jobs, live, nginx, report
 from experiments.collector import COLUMNS, Sample, between, jain, load, workers_per_job
-from experiments.lab import PUBLISHED, cpus
+from experiments.lab import PUBLISHED, Nodes, Shape, cpus
 
 
 def sample(time: float, *workers: int, service: int = 0) -> Sample:
@@ -52,7 +52,7 @@ def test_runs_of_several_commands_come_into_one_table_and_figure(module, name, t
         (tmp_path / f"{name}-{policy}.json").write_text(json.dumps(figures))
         rows = [sample(t, 1, 2, service=3).row() for t in (0.0, 2.0)]
         report.write_csv(tmp_path / f"{name}-{policy}.csv", COLUMNS, rows)
-    live.conclude(name, argparse.Namespace(out=tmp_path), module.ROWS, module.panels)
+    live.conclude(name, argparse.Namespace(out=tmp_path, simulated=False), module.ROWS, module.panels)
     said = capsys.readouterr().out
     assert "| published, on | published, off | ours | greedy | to reach |" in said
     assert "| 12.5 | 40.0 |" in said
@@ -64,3 +64,23 @@ def test_a_policy_that_does_not_exist_is_named(tmp_path, capsys):
 
     assert main(["jobs", "--policies=best", "--out", str(tmp_path)]) != 0
     assert "unknown policy 'best'" in capsys.readouterr().err
+
+
+def test_in_simulated_time_ours_is_even_where_the_published_rule_is_not(tmp_path, capsys):
+    """Four jobs on six machines: quick, and the same for everybody."""
+    nodes = (Nodes(6, 16),)
+    found = {}
+    for policy in (live.OURS, live.GREEDY, live.RIGID):
+        shape = Shape(12, 12) if policy == live.RIGID else Shape(2, 12)
+        found[policy] = live.rehearse(nodes, "jobs", policy, jobs.CaseOne(shape, 4, 0.4), tmp_path)
+    assert found["ours"]["jain"] > 0.97 > found["greedy"]["jain"]
+    assert found["ours"]["load"] > found["greedy"]["load"]
+    assert found["ours"]["pending"] <= found["greedy"]["pending"] < found["rigid"]["pending"]
+    assert found["rigid"]["waiting"] > 0 == found["ours"]["waiting"]
+
+
+def test_in_simulated_time_a_service_has_what_it_wants_at_once(tmp_path):
+    nodes, script = (Nodes(6, 16),), nginx.CaseTwo(Shape(1, 10), jobs=2, pace=0.4, scale=0.05)
+    found = live.rehearse(nodes, "nginx", live.OURS, script, tmp_path)
+    assert found["slowest"] <= 5
+    assert found["settled"] > 80

@@ -17,8 +17,8 @@ from tests.trainingjob.conftest import remove
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.timeout(300)]
 
-NODES = (Nodes(2, 16),)
-"""Room for six workers of five CPUs, with masters between them."""
+NODES = (Nodes(2, 18),)
+"""Room for six workers of five CPUs, wherever the masters are."""
 FAST = Play(master_start=0.1, start_up=0.2)
 
 
@@ -68,7 +68,8 @@ def test_jobs_share_a_cluster_with_each_other_and_with_a_service(controlplane, t
     finally:
         remove(controlplane)
         controlplane.delete_namespace(NAMESPACE)
-    assert len(script.sizes) == 4
+    assert script.sizes[0] == (6, 0) and sum(script.sizes[-1]) == 6
+    assert min(map(sum, script.sizes)) < 6, "the service had room"
     assert figures["slowest"] > 0
     with (tmp_path / "nginx-ours.csv").open() as file:
         rows = list(csv.DictReader(file))

@@ -16,6 +16,8 @@ LAST: Final = 9
 """Pauses and start-ups of which the median counts."""
 SAMPLE_SECONDS: Final = 10.0
 """How often the step time of a ring is taken."""
+LEAST_STEPS: Final = 2
+"""That were made in it; before that heartbeats tell the step time of the ring before."""
 SETTLED_SECONDS: Final = 3.0
 SETTLED_STEPS: Final = 5
 """A ring of a size that was never run is believed after so long and so many steps: growth waits for it."""
@@ -69,9 +71,10 @@ def sample(account: Account, status: JobStatus, now: float) -> Account:
     if ring != account.ring or status.phase != Phase.TRAINING:
         return replace(account, ring=ring, seen=(now, status.step), sampled=now)
     since, first = account.seen
-    settled = now - since >= SETTLED_SECONDS and status.step - first >= SETTLED_STEPS
+    made = status.step - first
+    settled = now - since >= SETTLED_SECONDS and made >= SETTLED_STEPS
     due = now - account.sampled >= SAMPLE_SECONDS or (settled and size not in account.step_seconds)
-    if not due or status.steps_per_second <= 0:
+    if not due or made < LEAST_STEPS or status.steps_per_second <= 0:
         return account
     times = measured(account.step_seconds, size, 1 / status.steps_per_second)
     return replace(account, step_seconds=times, sampled=now)

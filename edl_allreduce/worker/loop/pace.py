@@ -25,6 +25,7 @@ class Pace:
 
     def ring_begins(self) -> None:
         """Shares of records are others now, so what was quick before says nothing."""
+        self._steps.clear()
         self._computing.clear()
         self._progress.best_compute_seconds = 0.0
 
