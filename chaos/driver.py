@@ -368,6 +368,7 @@ class Driver:
             files=self.job.left_behind() if not hang else [],
             samples=watch.samples,
             sightings=watch.sightings,
+            blame=watch.blame,
             hang=hang,
         )
 
