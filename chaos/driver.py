@@ -70,6 +70,7 @@ class Driver:
         self._master_back: float | None = None
         self._code: int | None = None
         self._full: Path | None = None
+        self._slow = False
         self._began = clock.now()
         self._enough = self._began + seconds
         self._disturbed = clock.now()
@@ -212,6 +213,8 @@ class Driver:
             return self._fill(fault)
         if fault.who is Who.MASTER:
             return self._master(fault)
+        if fault.kind is Kind.SLOW and fault.who is Who.ALL:
+            return self._slow_machine(fault)
         victims = self._victims(fault, random)
         if not victims:
             return ""
@@ -287,6 +290,18 @@ class Driver:
         if fault.kind in (Kind.RESET, Kind.RESET_ONE_SIDE):
             network.reset(ends)
         return f"{len(ends)} connections of pids {victims}" + (", one way" if one_way else "")
+
+    def _slow_machine(self, fault: Fault) -> str:
+        if self._slow:
+            return ""
+        self._slow = True
+        network.slow_machine()
+        self._after(fault.seconds, self._quick_machine)
+        return "every connection"
+
+    def _quick_machine(self) -> None:
+        network.quick_machine()
+        self._slow = False
 
     def _master(self, fault: Fault) -> str:
         master = self.job.master
@@ -368,6 +383,7 @@ class Driver:
             files=self.job.left_behind() if not hang else [],
             samples=watch.samples,
             sightings=watch.sightings,
+            blame=watch.blame,
             hang=hang,
         )
 

@@ -12,7 +12,7 @@ class Kind(StrEnum):
 
     KILL = "kill"
     TERMINATE = "terminate"
-    TERMINATE_THEN_KILL = "terminate, then kill"
+    TERMINATE_THEN_KILL = "terminate then kill"
     FREEZE = "freeze"
     RESET = "reset"
     RESET_ONE_SIDE = "reset one side"

@@ -12,7 +12,6 @@ from pathlib import Path
 from chaos.verdict import Sample
 
 LISTEN = 0x0A
-MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from chaos import replay
 from chaos.data import RECORDS, Array
 from chaos.diaries import Diary, Ring, history
-from chaos.faults import Case
+from chaos.faults import Case, Kind
 
 CLOSE = 1e-9
 """Weights are float64; sums in another order differ by some 1e-15."""
 BAGGAGE = {"descriptors": (1.3, 24.0), "threads": (1.3, 16.0), "megabytes": (1.25, 96.0)}
 """How much larger a process may become: by this factor and by this amount."""
+OWN_FAULT = frozenset({Kind.NO_MEMORY, Kind.FULL_DISK})
+"""Nobody can tell these from faults of the job's own."""
 OLD_ENOUGH = 20
 """Samples of a process before growth means anything."""
 
@@ -47,6 +49,8 @@ class Evidence:
     samples: list[Sample] = field(default_factory=list)
     sightings: list[tuple[int, str, Ring]] = field(default_factory=list)
     """(look, diary, ring): in which ring a worker was seen to apply an update, look after look."""
+    blame: list[str] = field(default_factory=list)
+    """Where the job counted the end of a worker as its own fault, in its own words."""
     hang: str = ""
     undisturbed: list[list[int]] = field(default_factory=list)
     """The records of each update of a job to which nothing happens."""
@@ -89,6 +93,8 @@ def judge(case: Case, evidence: Evidence) -> Verdict:
         if not apart <= CLOSE:
             problems.append(f"the model is {apart:.3g} away from that of an undisturbed job")
     problems += two_rings(evidence.sightings)
+    if not any(fault.kind in OWN_FAULT for fault in case.faults):
+        problems += [f"a fault from outside is held against the job: {words}" for words in evidence.blame]
     problems += [f"still runs: {process}" for process in evidence.processes]
     problems += [f"port {port} is still open" for port in evidence.ports]
     problems += [f"left behind: {path}" for path in evidence.files]

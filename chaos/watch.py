@@ -10,6 +10,9 @@ from chaos.diaries import Diary, Ring
 from chaos.job import Job
 from chaos.verdict import Sample
 
+BLAME = ("failure", "short", "relaunch")
+"""Kinds of events that tell of workers that could not begin, or crashed."""
+
 
 class Watch:
     """One look after the other."""
@@ -25,6 +28,8 @@ class Watch:
         """Grows with every update that anybody makes."""
         self.kinds: list[str] = []
         """Of the events so far."""
+        self.blame: list[str] = []
+        """What was told of workers that crashed, as the job sees it."""
         self._places: dict[Path, int] = {}
         self._look = 0
         self._rest = b""
@@ -40,9 +45,13 @@ class Watch:
         *lines, self._rest = (self._rest + self._more(self.job.events)).split(b"\n")
         for line in lines:
             try:
-                self.kinds.append(json.loads(line)["kind"])
+                event = json.loads(line)
+                kind, text = str(event["kind"]), str(event["text"])
             except (ValueError, KeyError, TypeError):
                 continue  # a full disk may have cut it
+            self.kinds.append(kind)
+            if kind in BLAME:
+                self.blame.append(text)
 
     def _more(self, path: Path) -> bytes:
         try:

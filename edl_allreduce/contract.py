@@ -14,6 +14,9 @@ EXIT_INVALID: Final = 3
 """A worker: the job cannot work as described, and no other worker would do better."""
 EXIT_EVICTED: Final = 4
 """A worker: the master turned it out."""
+EXIT_TERMINATED: Final = 143
+"""A worker: it was told to leave, and could not tell the master: 128 + SIGTERM, as shells count. Who can tell
+it leaves with 0."""
 EXIT_INTERRUPTED: Final = 130
 """Somebody stopped it: 128 + SIGINT, as shells count."""
 

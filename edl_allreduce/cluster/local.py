@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from edl_allreduce.cluster.base import DryRun, Found, News, Site
-from edl_allreduce.contract import EXIT_INVALID
+from edl_allreduce.contract import EXIT_INVALID, EXIT_TERMINATED
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.job.inbox import Ended
 from edl_allreduce.core.status import WorkerFacts
@@ -125,6 +125,8 @@ def classify(code: int) -> tuple[Cause, str]:
         return Cause.FINISHED, "exited with 0"
     if code == EXIT_INVALID:
         return Cause.INVALID, "could not begin"
+    if code == EXIT_TERMINATED:
+        return Cause.DISRUPTED, "was told to leave"
     if code < 0:
         cause = Cause.DISRUPTED if -code in FROM_OUTSIDE else Cause.CRASHED
         return cause, f"was ended by {_signal_name(-code)}"

@@ -216,9 +216,10 @@ class Attendant:
         """Say what is still to be said, then hang up."""
         self._put(events.HangUp())
 
-    def wait_closed(self, seconds: float) -> None:
-        """Give the last words time to arrive."""
+    def wait_closed(self, seconds: float) -> bool:
+        """Give the last words time to arrive; returns whether they did."""
         self._hung_up.wait(seconds)
+        return self._state.parted
 
     def _put(self, event: events.Event) -> None:
         self._inbox.put((event, None))

@@ -11,7 +11,13 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from edl_allreduce import faults, logs
-from edl_allreduce.contract import EXIT_EVICTED, EXIT_FAILED, EXIT_INVALID, LAST_WORDS_SECONDS
+from edl_allreduce.contract import (
+    EXIT_EVICTED,
+    EXIT_FAILED,
+    EXIT_INVALID,
+    EXIT_TERMINATED,
+    LAST_WORDS_SECONDS,
+)
 from edl_allreduce.core import protocol, stories
 from edl_allreduce.core.health import Activity
 from edl_allreduce.errors import CheckpointError, DataError, EdlError, ModelError, SetupError, UsageError
@@ -97,8 +103,8 @@ def run(spec: JobSpec) -> int:
         control.drain()
         if control.progress.activity is Activity.PREPARING:
             control.close()
-            control.wait_closed(LAST_WORDS_SECONDS)
-            end(0)  # nobody counts on this worker yet
+            told = control.wait_closed(LAST_WORDS_SECONDS)
+            end(0 if told else EXIT_TERMINATED)  # nobody counts on this worker yet
 
     signals.on_termination(drain)
     control.start()
@@ -128,8 +134,9 @@ def run(spec: JobSpec) -> int:
         return _failed(spec, control, error)
     log.info("ends: %s", ending.value)
     control.close()
-    control.wait_closed(LAST_WORDS_SECONDS)
-    return {Ending.EVICTED: EXIT_EVICTED, Ending.ABANDONED: EXIT_FAILED}.get(ending, 0)
+    told = control.wait_closed(LAST_WORDS_SECONDS)
+    left = 0 if told else EXIT_TERMINATED
+    return {Ending.EVICTED: EXIT_EVICTED, Ending.ABANDONED: EXIT_FAILED, Ending.LEFT: left}.get(ending, 0)
 
 
 def _failed(spec: JobSpec, control: Attendant, error: BaseException) -> int:

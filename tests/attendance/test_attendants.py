@@ -225,8 +225,15 @@ def test_a_drain_is_told_before_the_worker_can_end(master: Scripted):
     master.streams.get(timeout=30).say(protocol.Welcome())
     control.drain()
     control.close()
-    control.wait_closed(30)
+    assert control.wait_closed(30)
     assert master.hears(protocol.Draining) == protocol.Draining()
+
+
+def test_a_drain_that_no_master_answers_is_known_to_be_unheard(master: Scripted):
+    control = attendant(master)
+    control.drain()
+    control.close()
+    assert not control.wait_closed(30)
 
 
 def test_tasks_are_pulled_one_after_the_other(master: Scripted):

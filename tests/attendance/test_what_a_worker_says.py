@@ -489,6 +489,19 @@ def test_a_signal_may_be_faster_than_the_beginning():
     assert worker.tell(events.Begun()) == []
 
 
+def test_who_leaves_knows_whether_the_master_was_there_to_hear_it():
+    unheard = Worker()
+    unheard.tell(events.Drained())
+    unheard.tell(events.HangUp())
+    unheard.lose_the_connection()
+    assert unheard.state.over and not unheard.state.parted
+    heard = Worker().waiting()
+    heard.tell(events.Drained())
+    heard.tell(events.HangUp())
+    heard.lose_the_connection()
+    assert heard.state.over and heard.state.parted
+
+
 def test_after_its_release_the_end_of_the_connection_is_the_end():
     worker = Worker().done()
     worker.hear(protocol.Release())

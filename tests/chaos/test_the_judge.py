@@ -205,6 +205,11 @@ def test_a_job_that_fails_or_hangs(found):
     )
 
 
+def test_a_fault_that_is_held_against_the_job(found):
+    (problem,) = found(honest(), blame=["worker 3 exited with 0 before the job was over"]).problems
+    assert problem.startswith("a fault from outside is held against the job: worker 3")
+
+
 def test_what_is_left_behind(found):
     verdict = found(honest(), processes=["python worker"], ports=[4711], files=["tmp/scratch"])
     assert verdict.problems == (

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import socket
+import subprocess
+import sys
 
 import pytest
 
+from edl_allreduce.contract import EXIT_TERMINATED
 from edl_allreduce.testing.faults import Fault
 
 pytestmark = pytest.mark.training
@@ -58,3 +62,18 @@ def test_a_worker_that_drains_while_it_prepares_leaves_at_once(start_job, nothin
     job = start_job(Fault("prepare", "terminate", {"worker": 1}))
     job.wait_for("exit", "worker 1 drained and left")
     nothing_was_lost(job)
+
+
+def test_a_worker_that_no_master_hears_says_with_its_end_that_it_was_told_to_leave(digits_flags, monkeypatch):
+    """Leaving with 0 would look like a crash to a master that knows of no drain."""
+    monkeypatch.setenv("EDL_JOB_TOKEN", "a token of 32 characters, by hand")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = {"worker_id": 1, "master_addr": f"127.0.0.1:{silent.getsockname()[1]}", "job_name": "job"}
+        words = [f"--{name}={value}" for name, value in {**digits_flags, **place}.items()]
+        command = [sys.executable, "-m", "edl_allreduce.worker.main", *words]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as worker:
+            assert worker.stdout is not None
+            next(line for line in worker.stdout if b"worker 1 (pid" in line)
+            worker.terminate()
+            worker.communicate(timeout=60)
+            assert worker.returncode == EXIT_TERMINATED

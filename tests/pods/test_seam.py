@@ -9,8 +9,10 @@ import threading
 from edl_allreduce.cluster.base import Found, Site
 from edl_allreduce.cluster.kubernetes.manifests import MasterContext
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
-from edl_allreduce.cluster.local import LocalCluster
+from edl_allreduce.cluster.local import LocalCluster, classify
 from edl_allreduce.cluster.manual import ManualCluster
+from edl_allreduce.contract import EXIT_FAILED, EXIT_TERMINATED
+from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.status import WorkerFacts
 from edl_allreduce.spec import parse_job
 
@@ -90,6 +92,12 @@ def test_pods_are_found_by_their_names():
         assert pods(object()).facts(2) == WorkerFacts(name="elasticdl-job-worker-2")
 
     asyncio.run(scenario())
+
+
+def test_a_worker_that_was_told_to_leave_and_could_not_say_so_did_not_crash():
+    assert classify(EXIT_TERMINATED)[0] is Cause.DISRUPTED
+    assert classify(0)[0] is Cause.FINISHED
+    assert classify(EXIT_FAILED)[0] is Cause.CRASHED
 
 
 def test_temporary_files_of_a_master_that_was_killed_go_when_its_job_is_started_again(tmp_path, monkeypatch):

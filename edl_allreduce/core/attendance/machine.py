@@ -140,7 +140,7 @@ def _closed(state: State, now: float) -> Outcome:
     """The connection ended. The process lives, and so may the master: training goes on."""
     welcomed, state = state.linked, replace(state, linked=False)
     if state.closing or isinstance(state.last, FINAL):
-        return replace(state, over=True), ()
+        return replace(state, over=True, parted=welcomed), ()
     if state.lost_at is None:
         state = replace(state, lost_at=now)
         if welcomed and now < state.opened_at + RETRY_SECONDS:  # a master that takes nobody for long

@@ -118,6 +118,8 @@ class State:
     """Says what is still to be said, then hangs up."""
     over: bool = False
     """There is no connection and there will be none."""
+    parted: bool = False
+    """The master was there when this worker hung up, so it knows what was said last."""
 
     @property
     def uid(self) -> str:
