@@ -1,6 +1,6 @@
 """What the same bits cost: steps per second of two workers with --reproducible and without, in turn.
 
-    python -m benchmarks.reproducible [--rounds 3] [--models cnn] [--steps 60] [--json FILE]
+    python -m benchmarks.reproducible [--rounds 3] [--models cnn] [--steps 60] [--virtual 12,4,2]
 
 Both are whole elastic jobs with the same model, records, global batch and threads. `--virtual_workers` says
 into how many parts a step is cut; a part of few records is computed less efficiently than one of many.
@@ -31,6 +31,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--models", default="cnn")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--virtual", default="12,4,2", help="numbers of virtual workers")
 
 
 def measure(settings: argparse.Namespace, directory: Path) -> Report:
@@ -41,7 +42,8 @@ def measure(settings: argparse.Namespace, directory: Path) -> Report:
         f"steps/s, {WORKERS} workers, global batch {WORKERS * BATCH}",
         ("", *(f"{model}, steps/s" for model in models), "time of a step beside the default mode"),
     )
-    kinds = {PLAIN: {}, **{f"{count} virtual workers": {"virtual_workers": count} for count in (12, 4, 2)}}
+    counts = [int(count) for count in settings.virtual.split(",")]
+    kinds = {PLAIN: {}, **{f"{count} virtual workers": {"virtual_workers": count} for count in counts}}
     paces: dict[str, dict[str, list[float]]] = {name: {model: [] for model in models} for name in kinds}
     for round_ in range(settings.rounds):
         for model in models:
