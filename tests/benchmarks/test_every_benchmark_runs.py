@@ -21,6 +21,7 @@ SMALL = {
     "startup": ["--rounds=1"],
     "seeing": ["--rounds=1", "--seconds=1"],
     "autoscale": ["--rounds=1", "--sizes=40x4x20"],
+    "reproducible": ["--rounds=1", "--models=mlp", "--steps=20", "--virtual=4"],
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_allreduce.spec import Command, JobSpec, parse_job, to_argv
+from edl_allreduce.spec import Command, ElasticBatch, JobSpec, parse_job, to_argv
 from edl_allreduce.spec.declare import flag_of
 
 # Any text that a process can receive: no NUL.
@@ -44,6 +44,7 @@ texts = {
     "queue_name": st.sampled_from(["", "team-a"]),
     "dashboard_port": st.sampled_from(["auto", "off", "8080"]),
     "master_addr": st.sampled_from(["", "localhost:50001", "[::1]:1"]),
+    "verify_fingerprint": st.sampled_from(["", "0123456789abcdef" * 4]),
 }
 numbers = {
     "num_workers": st.integers(4, 100),
@@ -86,7 +87,9 @@ def consistent(spec: JobSpec) -> JobSpec:
         spec = dataclasses.replace(spec, worker_resource_limit="")
     if not spec.validation_data:
         spec = dataclasses.replace(spec, evaluation_steps=0)
-    return spec
+    if not spec.reproducible:
+        return dataclasses.replace(spec, verify_fingerprint="")
+    return dataclasses.replace(spec, elastic_batch=ElasticBatch.GLOBAL, virtual_workers=200)
 
 
 def readable_by(command: Command, spec: JobSpec) -> JobSpec:

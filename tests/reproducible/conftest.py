@@ -65,18 +65,13 @@ class Company:
         definition = ModelDefinition(
             path=Path("test.py"), model=make, loss=_loss, optimizer=optimizer, feed=lambda d, m, i: d
         )
-        self._meeting = Meeting()
         self._generation = 0
-        self.ranks = []
+        self.ranks: list[Rank] = []
         for _ in range(most):
-            ring = self._meeting.ring()
+            ring = Meeting().ring()
             trainer = ReproducibleTrainer(definition, ring, seed=3, virtual_ranks=VIRTUAL)
-            ring.join(Plan(0, (Seat("0", 0, ""),)), "0")
             trainer.build(parts_of(0, 0, VIRTUAL)[0])
-            ring.leave()
             self.ranks.append(Rank(trainer, ring))
-            self._generation += 1
-            self._meeting = Meeting()
         self.beginning = self.ranks[0].trainer.state()
 
     def run(self, steps: Sequence[int], size: int, between: Callable[[Rank, int], None] | None = None) -> Any:

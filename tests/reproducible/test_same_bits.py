@@ -12,11 +12,22 @@ from tests.reproducible.conftest import same_bits
 pytestmark = pytest.mark.tensorflow
 
 
+class Unused(keras.layers.Layer):
+    """Has a variable on which no loss depends."""
+
+    def build(self, shape):
+        self.idle = self.add_weight(shape=(4,))
+
+    def call(self, inputs):
+        return inputs
+
+
 def mlp():
     return keras.Sequential(
         [
             keras.layers.Input((8, 8, 1)),
             keras.layers.Flatten(),
+            Unused(),
             keras.layers.Dense(16, activation="relu", kernel_regularizer=keras.regularizers.L2(0.01)),
             keras.layers.Dense(3),
         ]
@@ -74,7 +85,7 @@ def test_a_worker_whose_memory_rots_is_noticed_before_anything_is_applied(compan
 
     def rot(rank, number):
         if rank is made.ranks[1] and number == 3:
-            kernel = rank.trainer.model.trainable_variables[0]
+            kernel = rank.trainer.model.layers[-1].kernel
             values = kernel.numpy()
             values.reshape(-1).view(np.int32)[5] ^= 1 << 4
             kernel.assign(values)

@@ -1,7 +1,7 @@
 """Sums that do not depend on who adds what, or in which order: floats as whole numbers of a common unit.
 
 Each tensor of a step has a *level*: a power of two that no element of any virtual rank's part reaches. In
-units of `2**-BITS` of it, all parts are whole numbers whose sum fits into 32 bits, whatever their values are;
+units of `2**-bits` of it, all parts are whole numbers whose sum fits into 32 bits, whatever their values are;
 sums of whole numbers are exact. Levels come from the steps before. All ranks see the level that each part
 needs together with the sum: where one did not fit, they add again in units that do.
 """
@@ -16,8 +16,8 @@ import numpy.typing as npt
 Levels = npt.NDArray[np.int32]
 """By tensor. A level is the exponent of a float32 as it is stored, plus `SHIFT`."""
 
-NOTHING, ZERO, SHIFT = 0, 1, 2
-"""Who has no part in a step needs no level, and whose elements are all zero any level."""
+ZERO, SHIFT = 1, 2
+"""Whose elements are all zero needs any level; who has no part in a step says 0."""
 NOT_FINITE = 255 + SHIFT
 LOWEST, HIGHEST = 32 + SHIFT, 254 + SHIFT
 """Units below 2**-122 would be no ordinary float32."""

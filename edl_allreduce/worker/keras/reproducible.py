@@ -87,23 +87,25 @@ class ReproducibleTrainer(Trainer):
         own = self.compute(StepInput(0, [sample], 0, sample.records))
         levels = fixed_point.fitting(own.levels, fixed_point.needed(own.codes))
         own = self._contribution(own.step, levels, own.checksum)
-        self.probe = hashlib.sha256(np.asarray(own.tensors[0]).tobytes() + own.losses.tobytes()).hexdigest()
+        self.probe = hashlib.sha256(
+            b"".join(t.numpy().tobytes() for t in own.tensors) + own.losses.tobytes()
+        ).hexdigest()
 
     def _trace(self, sample: MicroBatch) -> None:
-        floats, words = tf.TensorSpec([None], tf.float32), tf.TensorSpec([None], tf.int32)
-        scalar, salt = tf.TensorSpec([], tf.float32), tf.TensorSpec([2], tf.uint32)
-        self._describe(sample)
-        self._local = Traced(
-            self._exact_graph, [self._batch, tf.TensorSpec([], tf.float64), salt, floats, words]
-        )
         variables = [*self._trainable, *self._averaged]
-        self._refuse_doubles(variables)
-        self._shapes = [v.shape for v in variables]
-        self._sizes = [int(np.prod(shape)) for shape in self._shapes]
-        self._levels = np.zeros(len(variables), np.int32)
-        self._nothing = [tf.zeros([sum(self._sizes)], tf.int32)]
-        self._spread = Traced(lambda units: tf.repeat(1 / units, self._sizes), [floats])
-        self._apply_sums = Traced(self._apply_graph, [words, floats, scalar])
+        units, scalar = tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)
+        share, salt = tf.TensorSpec([], tf.float64), tf.TensorSpec([2], tf.uint32)
+        self._describe(sample)
+        sums = [tf.TensorSpec(v.shape, tf.int32) for v in variables]
+        self._local = Traced(self._exact_graph, [self._batch, share, salt, units, sums])
+        used = [*self._trainable, *self._averaged]
+        if len(used) < len(variables):  # the loss does not depend on all of them, as it turned out
+            sums = [tf.TensorSpec(v.shape, tf.int32) for v in used]
+            self._local = Traced(self._exact_graph, [self._batch, share, salt, units, sums])
+        self._refuse_doubles(used)
+        self._levels = np.zeros(len(used), np.int32)
+        self._nothing = [tf.zeros(s.shape, tf.int32) for s in sums]
+        self._apply_sums = Traced(self._apply_graph, [sums, units, scalar])
         self._sum_up = Traced(self._checksum_graph, [])
         self._trace_state()
 
@@ -126,21 +128,20 @@ class ReproducibleTrainer(Trainer):
     def _contribution(self, step: StepInput, levels: Levels, checksum: int) -> ExactContribution:
         losses = np.zeros(self._count, np.float32)
         codes = np.zeros((self._count, len(levels)), np.int32)
-        (total,) = self._nothing
-        (spread,) = self._spread(tf.constant(fixed_point.units(levels, self._count)))
-        made = []
+        sums, made = self._nothing, []
+        per_unit = tf.constant(1 / fixed_point.units(levels, self._count))
         for part in step.parts:
             tensors = tf.nest.flatten((part.features, part.labels))
             self._check(tensors)
             share = tf.constant(part.records / step.batch, tf.float64)
             salt = self._salt(step.number, part.virtual_rank)
-            total, needs, loss = self._local(*tensors, share, salt, spread, total)
+            *sums, needs, loss = self._local(*tensors, share, salt, per_unit, *sums)
             made.append((part.virtual_rank, needs, loss))
         for number, needs, loss in made:
             codes[number], losses[number] = needs.numpy(), loss.numpy()
         records = sum(part.records for part in step.parts)
         loss = float(losses.astype(np.float64).sum())
-        return ExactContribution([total], loss, records, step.batch, step, levels, losses, codes, checksum)
+        return ExactContribution(sums, loss, records, step.batch, step, levels, losses, codes, checksum)
 
     def commit(
         self, own: Contribution, *, switch: bool, stop: bool, drain: bool = False, seconds: float = 0.0
@@ -149,13 +150,13 @@ class ReproducibleTrainer(Trainer):
         did not compute from the same state."""
         assert isinstance(own, ExactContribution)
         votes = [int(switch), int(stop), int(drain), own.records]
-        total, said = self._sum(own, votes, seconds)
+        sums, said = self._sum(own, votes, seconds)
         if len(set(said.checksums)) > 1:
             raise StateDiffers(said.checksums)
         if not fixed_point.fits(own.levels, said.needs):
             self.repeated += 1
             own = self._contribution(own.step, fixed_point.fitting(own.levels, said.needs), own.checksum)
-            total, said = self._sum(own, votes, seconds)
+            sums, said = self._sum(own, votes, seconds)
         switches, stops, drains, records = (int(vote) for vote in said.votes)
         mean = float(said.losses.astype(np.float64).sum()) * own.batch / records if records else NO_LOSS
         finite = bool(np.isfinite(said.losses).all())
@@ -166,48 +167,47 @@ class ReproducibleTrainer(Trainer):
         ):  # gradients that overflow are its business: it lowers the scale
             finite = finite and not bool(np.any(said.needs[: len(self._trainable)] == NOT_FINITE))
         if finite or self._on_nan is not OnNan.SKIP:
-            self._apply_exactly(total, own, said, records)
+            self._apply_exactly(sums, own, said, records)
         return StepResult(mean, switches > 0, stops > 0, drains, finite, said.seconds)
 
-    def _apply_exactly(self, total: Any, own: ExactContribution, said: _Summed, records: int) -> None:
+    def _apply_exactly(self, sums: list[Any], own: ExactContribution, said: _Summed, records: int) -> None:
         units = fixed_point.units(own.levels, self._count)
         units[said.needs == NOT_FINITE] = np.nan
         scale = own.batch / records if records else 0.0
-        self._apply_sums(total, tf.constant(units), tf.constant(scale, tf.float32))
+        self._apply_sums(*sums, tf.constant(units), tf.constant(scale, tf.float32))
         self._levels = fixed_point.following(own.levels, said.needs)
 
-    def _sum(self, own: ExactContribution, votes: list[int], seconds: float) -> tuple[Any, _Summed]:
+    def _sum(self, own: ExactContribution, votes: list[int], seconds: float) -> tuple[list[Any], _Summed]:
         rank, size, count = self._ring.rank, self._ring.size, self._count
         of_ranks = np.zeros((2, size), np.int32)
         of_ranks[0, rank] = np.uint32(own.checksum).view(np.int32)
         of_ranks[1, rank] = np.float32(seconds).view(np.int32)
         words = [np.array(votes, np.int32), own.losses.view(np.int32), own.codes.ravel(), of_ranks.ravel()]
         try:
-            total, control = self._ring.sum([own.tensors[0], tf.constant(np.concatenate(words))])
+            *summed, control = self._ring.sum([*own.tensors, tf.constant(np.concatenate(words))])
         except BROKEN as error:
             raise broken(error) from error
         heard = np.asarray(control)
         ends = np.cumsum([VOTES, count, count * len(own.levels), size])
-        sums, losses, codes, checksums, times = np.split(heard, ends)
+        counted, losses, codes, checksums, times = np.split(heard, ends)
         needs = fixed_point.needed(codes.reshape(count, -1))
         spent = tuple(times.view(np.float32).tolist())
-        return tf.convert_to_tensor(total), _Summed(
-            sums, losses.view(np.float32), needs, checksums.tolist(), spent
+        return [tf.convert_to_tensor(total) for total in summed], _Summed(
+            counted, losses.view(np.float32), needs, checksums.tolist(), spent
         )
 
     # ----------------------------------------------------------------------------------------- graphs
 
-    def _exact_graph(self, batch: list[Any], share: Any, salt: Any, spread: Any, total: Any) -> list[Any]:
-        """What one virtual rank adds, the level that each tensor of it needs, and its loss."""
+    def _exact_graph(
+        self, batch: list[Any], share: Any, salt: Any, per_unit: Any, sums: list[Any]
+    ) -> list[Any]:
+        """The sums with what one virtual rank adds to them, the level that each tensor needs, its loss."""
         *tensors, loss = self._local_graph(batch, share, salt)
-        flat = tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], 0)
-        whole = tf.cast(tf.round(flat * spread), tf.int32)
-        # As whole numbers positive floats have the same order, and NaN is the highest.
-        magnitude = tf.bitwise.bitwise_and(tf.bitcast(flat, tf.int32), 0x7FFFFFFF)
-        parts = tf.split(magnitude, [t.shape.num_elements() for t in tensors])
-        highest = tf.stack([tf.reduce_max(part) for part in parts])
+        if len(tensors) != len(sums):
+            return [*sums, tf.zeros([len(sums)], tf.int32), loss]
+        added, highest = _add_exactly([tf.cast(t, tf.float32) for t in tensors], per_unit, sums)
         levels = tf.bitwise.right_shift(highest, 23) + SHIFT
-        return [total + whole, tf.where(highest == 0, ZERO, levels), loss]
+        return [*added, tf.where(highest == 0, ZERO, levels), loss]
 
     def _part(self, variable: Any, value: Any, share: Any) -> Any:
         """The change travels: it is smaller than the value, so less of it is lost."""
@@ -217,10 +217,9 @@ class ReproducibleTrainer(Trainer):
             moved = value - variable.value
         return tf.cast(moved, tf.float32) * tf.cast(share, tf.float32)
 
-    def _apply_graph(self, total: Any, units: Any, scale: Any) -> list[Any]:
-        by_tensor = zip(tf.split(total, self._sizes), tf.unstack(units, len(self._sizes)), strict=True)
-        sums = [tf.cast(part, tf.float32) * (unit * scale) for part, unit in by_tensor]
-        shaped = [tf.reshape(value, shape) for value, shape in zip(sums, self._shapes, strict=True)]
+    def _apply_graph(self, sums: list[Any], units: Any, scale: Any) -> list[Any]:
+        by_tensor = zip(sums, tf.unstack(units * scale, len(sums)), strict=True)
+        shaped = [tf.cast(total, tf.float32) * unit for total, unit in by_tensor]
         count = len(self._trainable)
         gradients = [tf.cast(g, v.dtype) for g, v in zip(shaped[:count], self._trainable, strict=True)]
         self.optimizer.apply(gradients, self._trainable)
@@ -252,6 +251,20 @@ class ReproducibleTrainer(Trainer):
         own = len(self._variables())
         super().restore([*arrays[:own], *arrays[own + 1 :]])
         self._levels = np.array(arrays[own], np.int32)
+
+
+@tf.function(jit_compile=True, autograph=False)  # type: ignore[untyped-decorator]
+def _add_exactly(tensors: list[Any], per_unit: Any, sums: list[Any]) -> tuple[list[Any], Any]:
+    """In one pass over the memory instead of six: compiled, since nothing here is rounded but where the code
+    says so, whoever compiles it. With it the largest magnitude of each tensor, as the bits of a float: as
+    whole numbers positive floats have the same order, and NaN is the highest."""
+    scales = tf.unstack(per_unit, len(tensors))
+    added = [
+        total + tf.cast(tf.round(tensor * scale), tf.int32)
+        for tensor, scale, total in zip(tensors, scales, sums, strict=True)
+    ]
+    magnitudes = [tf.bitwise.bitwise_and(tf.bitcast(t, tf.int32), 0x7FFFFFFF) for t in tensors]
+    return added, tf.stack([tf.reduce_max(magnitude) for magnitude in magnitudes])
 
 
 def _sum_of_words(value: Any) -> Any:

@@ -1,0 +1,113 @@
+"""Whoever would compute other bits does not take part, and is told why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edl_allreduce.core.course import differences
+from edl_allreduce.errors import ModelError, UsageError
+from edl_allreduce.spec import parse_job
+from edl_allreduce.worker.checkpoint.fit import check_identity
+from edl_allreduce.worker.checkpoint.format import Contents, JobIdentity, Loaded
+from edl_allreduce.worker.loop.journal import Journal
+
+GIVEN = ["--job_name=a", "--model_def=a.b", "--training_data=d"]
+BITS = {"threads (--threads_per_worker)": "1", "bits of a probe step": "sha256:aa"}
+
+
+def spec(*flags: str):
+    return parse_job("train", [*GIVEN, *flags]).spec
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--reproducible", "--elastic_batch=worker"], "exclude each other"),
+        (["--reproducible", "--num_workers=16"], "--virtual_workers=12 is less than the 16 workers"),
+        (["--reproducible", "--verify_fingerprint=abc"], "expected the 64 hexadecimal digits"),
+        ([f"--verify_fingerprint={'0' * 64}"], "needs --reproducible"),
+    ],
+)
+def test_flags_that_cannot_give_the_same_bits_are_refused(flags, words):
+    with pytest.raises(UsageError, match=words):
+        spec(*flags)
+
+
+def test_a_loop_of_ones_own_is_refused():
+    with pytest.raises(UsageError, match="--reproducible needs a model of the zoo"):
+        parse_job("train", ["--job_name=a", "--job_command=python x.py", "--reproducible"])
+
+
+def test_threads_and_parts_do_not_depend_on_the_workers_or_their_machine():
+    one = spec("--reproducible", "--num_workers=1", "--minibatch_size=96")
+    four = spec("--reproducible", "--num_workers=4", "--minibatch_size=24")
+    assert one.threads == four.threads == 1
+    assert one.micro_batch == four.micro_batch == 8
+    assert one.virtual_ranks == 12 and spec().virtual_ranks == 0
+
+
+def checkpoint(bits: dict[str, str]) -> Loaded:
+    course = JobIdentity("a", 0, True, 5, "data", bits)
+    return Loaded(Path("c/version-3"), Contents(1, "", 3, 0, course, Journal(), [], [], 0), [])
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "words"),
+    [
+        (BITS, {**BITS, "threads (--threads_per_worker)": "2"}, "other bits: threads .* the rest 1"),
+        (BITS, {**BITS, "bits of a probe step": "sha256:bb"}, "other bits: bits of a probe step"),
+        ({}, BITS, "was not made with --reproducible"),
+        (BITS, {}, "was made with --reproducible, and this job is not"),
+    ],
+)
+def test_a_checkpoint_goes_on_only_where_its_bits_are_the_same(was, now, words):
+    check_identity(checkpoint(was), JobIdentity("a", 0, True, 5, "data", was))
+    with pytest.raises(UsageError, match=words):
+        check_identity(checkpoint(was), JobIdentity("a", 0, True, 5, "data", now))
+
+
+@pytest.mark.tensorflow
+def test_a_worker_says_what_its_bits_depend_on(tmp_path):
+    from edl_allreduce.worker.keras.fingerprint import of_bits
+
+    def on(flags: str, probe: str = "x") -> dict[str, str]:
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: fpu {flags} sse2\n")
+        return of_bits(spec("--reproducible"), probe, tmp_path / "cpuinfo")
+
+    assert differences(on("avx2 fma"), on("fma avx2")) == ""
+    assert "processor" in differences(on("avx2 fma"), on("avx2 fma avx512f"))
+    assert differences(on("avx2"), on("avx2", "y")) == "bits of a probe step"
+    assert "TensorFlow" in on("avx2")
+
+
+@pytest.mark.tensorflow
+def test_a_feed_that_draws_random_numbers_is_refused():
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from edl_allreduce.worker.keras.pipeline import Parser
+    from edl_allreduce.worker.keras.zoo import Mode
+
+    records = {"x": np.arange(6, dtype=np.float32).reshape(6, 1)}
+    flip = keras.layers.RandomFlip()
+
+    def plain(dataset, mode, metadata):
+        return dataset.shuffle(4).map(lambda r: (r["x"] * tf.random.stateless_uniform([], (1, 2)), r["x"]))
+
+    def stateful(dataset, mode, metadata):
+        return dataset.map(lambda r: (r["x"] + tf.random.uniform([]), r["x"]))
+
+    def layer(dataset, mode, metadata):
+        return dataset.map(lambda r: (flip(tf.reshape(r["x"], [1, 1, 1]), training=True), r["x"]))
+
+    for feed in (stateful, layer):
+        Parser(feed, Mode.TRAINING, None)(records, 6)
+        with pytest.raises(ModelError, match=r"draws random numbers .*--reproducible refuses it"):
+            Parser(feed, Mode.TRAINING, None, refuses_chance=True)(records, 6)
+    keras.utils.set_random_seed(1)
+    parse = Parser(plain, Mode.TRAINING, None, refuses_chance=True)
+    first, again = parse(records, 6), parse(records, 6)
+    assert first[1].numpy().tolist() == again[1].numpy().tolist(), "a shuffle is the same each time"
