@@ -75,7 +75,7 @@ class ReproducibleTrainer(Trainer):
         on_nan: OnNan = OnNan.STOP,
     ) -> None:
         super().__init__(definition, ring, seed, on_nan=on_nan)
-        self._count = virtual_ranks
+        self._virtual_ranks = virtual_ranks
         self._levels: Levels = np.zeros(0, np.int32)
         self.repeated = 0
         """Steps that were added a second time, in other units."""
@@ -126,10 +126,10 @@ class ReproducibleTrainer(Trainer):
         return self._contribution(step, self._levels, own)
 
     def _contribution(self, step: StepInput, levels: Levels, checksum: int) -> ExactContribution:
-        losses = np.zeros(self._count, np.float32)
-        codes = np.zeros((self._count, len(levels)), np.int32)
+        losses = np.zeros(self._virtual_ranks, np.float32)
+        codes = np.zeros((self._virtual_ranks, len(levels)), np.int32)
         sums, made = self._nothing, []
-        per_unit = tf.constant(1 / fixed_point.units(levels, self._count))
+        per_unit = tf.constant(1 / fixed_point.units(levels, self._virtual_ranks))
         for part in step.parts:
             tensors = tf.nest.flatten((part.features, part.labels))
             self._check(tensors)
@@ -171,14 +171,14 @@ class ReproducibleTrainer(Trainer):
         return StepResult(mean, switches > 0, stops > 0, drains, finite, said.seconds)
 
     def _apply_exactly(self, sums: list[Any], own: ExactContribution, said: _Summed, records: int) -> None:
-        units = fixed_point.units(own.levels, self._count)
+        units = fixed_point.units(own.levels, self._virtual_ranks)
         units[said.needs == NOT_FINITE] = np.nan
         scale = own.batch / records if records else 0.0
         self._apply_sums(*sums, tf.constant(units), tf.constant(scale, tf.float32))
         self._levels = fixed_point.following(own.levels, said.needs)
 
     def _sum(self, own: ExactContribution, votes: list[int], seconds: float) -> tuple[list[Any], _Summed]:
-        rank, size, count = self._ring.rank, self._ring.size, self._count
+        rank, size, count = self._ring.rank, self._ring.size, self._virtual_ranks
         of_ranks = np.zeros((2, size), np.int32)
         of_ranks[0, rank] = np.uint32(own.checksum).view(np.int32)
         of_ranks[1, rank] = np.float32(seconds).view(np.int32)
