@@ -37,9 +37,8 @@ class ClusterDoor:
         """Until the controller is gone, with what to do then."""
         for _ in clock.polls(LOOK_SECONDS):
             if not any(name == self.pod for name, _ in running(self._api, self._namespace)):
-                raise ClusterError(
-                    f"the controller {self.pod} ended; another one serves the page: once more."
-                )
+                again = "The same command once more opens the page of another one."
+                raise ClusterError(f"the controller {self.pod} ended. {again}")
 
 
 def controller(api: Reader, namespace: str) -> tuple[str, int]:

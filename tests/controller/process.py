@@ -41,7 +41,7 @@ class RunningController:
         argv = [sys.executable, "-m", "edl_allreduce.controller", f"--kubeconfig={kubeconfig}"]
         with self._path.open("w") as file:
             self._process = subprocess.Popen(
-                [*argv, f"--namespace={SYSTEM}", "--port=0", "--host=127.0.0.1", *flags],
+                [*argv, f"--namespace={SYSTEM}", "--port=0", "--host=127.0.0.1", "--page_port=off", *flags],
                 stdout=file, stderr=subprocess.STDOUT, cwd=ROOT,
                 env={"PATH": "/usr/bin:/bin", "MY_POD_NAME": name},
             )  # fmt: skip

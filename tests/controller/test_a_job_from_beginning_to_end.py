@@ -57,6 +57,26 @@ def test_progress_of_the_master_is_the_status_of_the_job(lab: Lab, play):
     play(story())
 
 
+@pytest.mark.parametrize("said", ["Finishing", "Succeeded"])
+def test_a_job_whose_workers_leave_because_it_is_trained_does_not_look_as_if_it_waited(lab: Lab, play, said):
+    async def story():
+        controller = lab.controller()
+        lab.job()
+        await lab.turn(controller)
+        lab.works()
+        await lab.turn(controller)
+        for name in lab.worker_names():
+            lab.api.end_pod(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
+        lab.tells(phase=said, ring=0, step=100_000)
+        await lab.turn(controller)
+        assert (lab.status()["phase"], lab.condition("Running")["reason"]) == ("Running", "Finishing")
+        lab.ends("Succeeded")
+        await lab.turn(controller)
+        assert lab.status()["phase"] == "Succeeded"
+
+    play(story())
+
+
 def test_nothing_is_written_when_nothing_changed(lab: Lab, play):
     async def story():
         controller = lab.controller()

@@ -14,7 +14,7 @@ FILES = sorted(
     str(path.relative_to(ROOT))
     for path in ROOT.rglob("*.yaml")
     if path.name != "kustomization.yaml"
-    and "overlays" not in path.parts
+    and not {"overlays", "helm"} & set(path.parts)
     and not path.is_symlink()
     and "kind: TrainingJob\n" not in path.read_text()  # tests/trainingjob applies those
     and "kind: PodMonitor\n" not in path.read_text()  # of Prometheus' operator, which is not here

@@ -6,8 +6,10 @@ and that one node alone has room for one worker of each job.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -83,6 +85,26 @@ class Sharing:
         )  # fmt: skip
 
 
+def shown_on_the_page(job: TrainingJob) -> list[dict]:
+    """The jobs on the cluster's page, through the way that the command opens."""
+    command = job.elasticdl_meanwhile("dashboard", "--cluster", "--print")
+
+    def state() -> dict | None:
+        assert command.process.poll() is None, command.path.read_text()
+        url = command.path.read_text().partition("\n")[0]
+        try:
+            with urllib.request.urlopen(f"{url}api/state", timeout=10) as answer:
+                return json.loads(answer.read())
+        except (OSError, ValueError):
+            return None  # not printed, or nothing to show yet
+
+    try:
+        return eventually(state, "the cluster's page is there", 60)["picture"]["jobs"]
+    finally:
+        command.process.terminate()
+        command.process.wait(30)
+
+
 PATIENT = {
     "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "patient"},
     "value": 1_000_000, "preemptionPolicy": "Never",
@@ -111,6 +133,7 @@ def test_three_jobs_a_service_a_drained_node_and_lost_masters(installed, job, cl
             f"--checkpoint_dir=/data/checkpoints-{one.name}",
         )  # fmt: skip
     sharing.train_with(6)
+    assert {one["name"] for one in shown_on_the_page(job)} == set(NAMES)
 
     cluster.apply(PATIENT, service("1"), namespace=namespace)
     cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=120s")

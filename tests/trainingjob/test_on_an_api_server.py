@@ -82,7 +82,11 @@ def test_a_job_that_says_everything_is_kept_and_means_the_same(controlplane, nam
 def test_every_example_is_accepted_as_it_is(controlplane, namespace):
     if "namespace/paddlecloud" not in controlplane.kubectl("get", "namespaces", "--output=name").split():
         controlplane.kubectl("create", "namespace", "paddlecloud")
-    for name, place in (("examplejob.yaml", "paddlecloud"), ("trainingjob.yaml", namespace)):
+    for name, place in (
+        ("examplejob.yaml", "paddlecloud"),
+        ("trainingjob.yaml", namespace),
+        ("blogjob.yaml", namespace),
+    ):
         strict = ("apply", "--server-side", "--validate=strict", "-n", place)
         controlplane.kubectl(*strict, "-f", str(MANIFESTS / "examples" / name))
     kept = controlplane.api.get(path("paddlecloud", "example"))

@@ -242,6 +242,10 @@ def _columns() -> list[Object]:
         _column("ETA", ".status.plan.expectedEnd", "When it is expected to end."),
         _column("Goodput", ".status.goodput", "Share of its time in which steps were made that count."),
         _column("Age", ".metadata.creationTimestamp", "Since it was submitted.", "date"),
+        {
+            **_column("Starts", ".status.plan.expectedStart", "When one that waits is expected to begin."),
+            "priority": 1,
+        },
         {**_column("Plan", ".status.plan.reason", "Why it has so many workers."), "priority": 1},
     ]
 
