@@ -179,6 +179,8 @@ class ClusterMaster:
             self.job.inherit(self.history.left.job, found.living)
         self.notary = Notary(lambda: Left(self.job.last_serial, self.job.leave()), self.history.keep)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
+        if self.history.known and not found.living:
+            self.job.returned()
         self._mailbox = self._open_mailbox() if owner["kind"] == TRAINING_JOB else None
         return await self._serve(credentials)
 
