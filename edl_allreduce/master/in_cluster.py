@@ -174,7 +174,8 @@ class ClusterMaster:
         for record in self.history.known:
             self._tell_log(record)
             self.metrics.told(record)
-        self.job = JobShell(options, self._cluster, self._tell, last_serial=self.history.last_serial)
+        known, serial = self.history.known, self.history.last_serial
+        self.job = JobShell(options, self._cluster, self._tell, last_serial=serial, known=known)
         if self.history.left is not None:
             self.job.inherit(self.history.left.job, found.living)
         self.notary = Notary(lambda: Left(self.job.last_serial, self.job.leave()), self.history.keep)
