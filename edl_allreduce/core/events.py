@@ -377,7 +377,7 @@ class Noted:
 
 @dataclass(frozen=True)
 class MasterReturned:
-    """Another master goes on with the job; no worker of the earlier one is left, and numbers begin anew."""
+    """Another master goes on with the job; no worker of the earlier one is left, numbers may begin anew."""
 
     kind: ClassVar[str] = "restart"
 

@@ -175,11 +175,14 @@ class ClusterMaster:
         for record in self.history.known:
             self._tell_log(record)
             self.metrics.told(record)
-        self.job = JobShell(options, self._cluster, self._tell, last_serial=self.history.last_serial)
+        known, serial = self.history.known, self.history.last_serial
+        self.job = JobShell(options, self._cluster, self._tell, last_serial=serial, known=known)
         if self.history.left is not None:
             self.job.inherit(self.history.left.job, found.living)
         self.notary = Notary(lambda: Left(self.job.last_serial, self.job.leave()), self.history.keep)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
+        if self.history.known and not found.living:
+            self.job.returned()
         self._mailbox = self._open_mailbox() if owner["kind"] == TRAINING_JOB else None
         return await self._serve(credentials)
 

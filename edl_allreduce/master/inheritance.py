@@ -97,9 +97,13 @@ class Notary:
 
     async def close(self) -> None:
         """The last word; a disk or an API server that is silent does not hold the end."""
-        if self._task is not None:
-            self._task.cancel()
         try:
-            await asyncio.wait_for(self._write_down(self._left()), LAST_SECONDS)
+            await asyncio.wait_for(self._last_word(), LAST_SECONDS)
         except TimeoutError:
             log.warning("the last of what the next master should know could not be kept in time")
+
+    async def _last_word(self) -> None:
+        async with self._writing:  # a thread that writes is not interrupted: two would write at once
+            if self._task is not None:
+                self._task.cancel()
+        await self._write_down(self._left())

@@ -59,7 +59,9 @@ class JobShell:
         *,
         clock: Clock = SYSTEM,
         last_serial: int = 0,
+        known: Sequence[EventRecord] = (),
     ) -> None:
+        """`last_serial`, `known`: of the events that an earlier master of this job told."""
         self._clock = clock
         self._cluster = cluster
         self._on_event = on_event
@@ -72,7 +74,7 @@ class JobShell:
         self._links = 0
         self._messages = [0, 0]
         self._parts = Parts()
-        self._events: list[EventRecord] = []
+        self._events: list[EventRecord] = list(known[-LAST_EVENTS:])
         self._serial = last_serial
         self._over = asyncio.Event()
         self._errands: set[asyncio.Task[None]] = set()

@@ -130,13 +130,14 @@ def parse_job(command: Command | str, argv: Sequence[str]) -> ParsedJob:
 
 
 def to_argv(spec: JobSpec, command: Command | str = Command.TRAIN) -> list[str]:
-    """Flags that make `parse_job(command, ...)` give this spec again; those at their default are left out."""
+    """Flags that make `parse_job(command, ...)` give this spec again, as far as the command uses it; those at
+    their default are left out."""
     command = Command(command)
     defaults = JobSpec(**_command_defaults(command))
     return [
         f"--{name}={_text(value)}"
-        for name in _FIELDS
-        if (value := getattr(spec, name)) != getattr(defaults, name)
+        for name, field in _FIELDS.items()
+        if (value := getattr(spec, name)) != getattr(defaults, name) and command in flag_of(field).commands
     ]
 
 

@@ -153,6 +153,15 @@ def test_a_master_behind_a_broken_network_does_not_write_over_its_successor(api,
     assert pod(api, tmp_path / "c", "third").left == left(1002)
 
 
+def test_one_that_somebody_deleted_is_made_again(api, tmp_path):
+    first = pod(api, tmp_path / "a", "first")
+    first.keep(left(1))
+    api.remove("/api/v1/namespaces/default/configmaps/elasticdl-digits-01234567-history")
+    for _ in range(2):
+        first.keep(left(2))
+    assert pod(api, tmp_path / "b", "second").left == left(2)
+
+
 def test_a_long_history_is_kept_in_part_and_a_damaged_one_not_at_all(api, tmp_path):
     first = pod(api, tmp_path / "a", "first")
     noise = [f"{number * 7919 % 10**9:x}" * 40 for number in range(12_000)]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from typing import Any
 
 from edl_allreduce.cluster.base import Found, Site
 from edl_allreduce.cluster.kubernetes.manifests import MasterContext
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
+from edl_allreduce.cluster.kubernetes.watching import Changed
 from edl_allreduce.cluster.local import LocalCluster, classify
 from edl_allreduce.cluster.manual import ManualCluster
 from edl_allreduce.contract import EXIT_FAILED, EXIT_TERMINATED
@@ -115,5 +117,32 @@ def test_temporary_files_of_a_master_that_was_killed_go_when_its_job_is_started_
         await again.close()
         await other.close()
         assert not list(tmp_path.glob("elasticdl-*"))
+
+    asyncio.run(scenario())
+
+
+def test_what_the_scheduler_says_of_several_pods_is_told_once_and_each_worker_has_its_node():
+    words = "0/2 nodes are available: 2 Insufficient cpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+
+    def pod(number: int, **more: object) -> dict[str, Any]:
+        labels = {"elasticdl-replica-type": "worker", "elasticdl-replica-index": str(number)}
+        meta = {"name": f"elasticdl-job-worker-{number}", "labels": labels, "ownerReferences": [{"uid": "u"}]}
+        return {
+            "metadata": meta,
+            "spec": {},
+            "status": {"phase": "Pending", "conditions": [condition]},
+            **more,
+        }
+
+    async def scenario():
+        cluster = pods(object())
+        for number in range(3):
+            cluster._hear(Changed(pod(number)))
+        told = await cluster.next_news()
+        assert words in told.text and cluster._news.empty()
+        assert all(words in cluster.facts(number).condition for number in range(3))
+        cluster._hear(Changed(pod(1, spec={"nodeName": "spot-7"}, status={"phase": "Running"})))
+        assert cluster.facts(1) == WorkerFacts(name="elasticdl-job-worker-1", node="spot-7")
 
     asyncio.run(scenario())

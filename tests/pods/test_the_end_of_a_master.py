@@ -18,6 +18,7 @@ from edl_allreduce.core.status import CheckpointStatus, JobStatus, Tally
 from edl_allreduce.master import in_cluster
 from edl_allreduce.master.in_cluster import ClusterMaster, Memory, MemoryFile
 from edl_allreduce.master.last_word import TERMINATION_BYTES, last_word
+from edl_allreduce.master.web.feed import Feed
 from edl_allreduce.spec import JobSpec
 from tests.terminal.statuses import status
 
@@ -125,3 +126,34 @@ def test_who_events_are_about_is_asked_once(master):
     subjects = master._recorder(master._owner()).subjects
     assert len(asked) == 1 and [one["kind"] for one in subjects] == ["Pod", "TrainingJob"]
     assert all(one["metadata"]["namespace"] == "default" for one in subjects)
+
+
+def test_the_report_is_written_where_the_flag_says_or_the_log_says_how_to_get_it(master, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    master.feed = Feed(lambda: status(phase="Succeeded"))
+    place = tmp_path / "volume" / "report.html"
+    master.spec = JobSpec(job_name="digits", report=str(place))
+    master._write_report()
+    assert "<title>elasticdl report</title>" in place.read_text() and f"is in {place}" in caplog.text
+    (tmp_path / "file").touch()
+    master.spec = JobSpec(job_name="digits", report=str(tmp_path / "file" / "report.html"))
+    master._write_report()
+    assert "`elasticdl report --job_name=digits --namespace=default` makes it of this log" in caplog.text
+
+
+def test_who_is_asked_to_end_leaves_what_the_next_master_should_know_first(master, monkeypatch):
+    told: list[object] = []
+    monkeypatch.setattr(in_cluster.os, "_exit", told.append)
+    monkeypatch.setattr(in_cluster.logging, "shutdown", lambda: None)
+    master.job = SimpleNamespace(over=False)
+
+    async def close() -> None:
+        told.append("kept")
+
+    async def story() -> None:
+        master.notary = SimpleNamespace(close=close)
+        master._asked_to_end()
+        await master._ends
+
+    asyncio.run(story())
+    assert told == ["kept", in_cluster.ENDED_BY_SIGNAL]

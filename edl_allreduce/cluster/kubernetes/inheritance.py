@@ -80,9 +80,12 @@ class KeptInConfigMap:
         try:
             made = self._send({"binaryData": data})
         except ApiRefused as error:
-            if error.status != CONFLICT:
+            if error.status == CONFLICT:
+                self._look_who_wrote()
+            elif error.status == NOT_FOUND:  # somebody deleted it
+                self._version = ""
+            else:
                 raise
-            self._look_who_wrote()
             return 0.0
         self._version, self._wrote = made["metadata"]["resourceVersion"], True
         return len(kept) / BYTES_PER_SECOND

@@ -35,8 +35,8 @@ class Inheritance:
     generation: int = 0
     first: tuple[int, int] | None = None
     """Step and position where the run began."""
-    place: tuple[int, int, int] = (0, 0, 0)
-    """Generation, step and position that the last heartbeats told."""
+    place: tuple[int, int] = (0, 0)
+    """Step and position that the last heartbeats told."""
     reached: int = 0
     redo_until: int = 0
     losses: int = 0
@@ -64,7 +64,7 @@ def leave(state: JobState, now: float, wall: float) -> Inheritance:
         wanted=state.wanted,
         generation=state.work.members.generation if isinstance(state.work, Ring) else 0,
         first=(seen.first.step, seen.first.position) if seen.first is not None else None,
-        place=(place.generation, place.step, place.position),
+        place=(place.step, place.position),
         reached=seen.reached,
         redo_until=seen.redo_until,
         losses=seen.losses,
@@ -89,7 +89,7 @@ def inherit(state: JobState, left: Inheritance, living: Collection[int], now: fl
     progress = replace(
         state.progress,
         first=Place(0, *left.first) if left.first is not None else None,
-        place=Place(0, *left.place[1:]),
+        place=Place(0, *left.place),
         reached=left.reached,
         redo_until=left.redo_until,
         losses=left.losses,
