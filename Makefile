@@ -12,7 +12,7 @@ ALONE := training or cluster or controlplane or programs
 NONE := 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast lint format docs cluster bench clean
+.PHONY: help setup demo demo-cluster test test-fast lint format docs cluster images bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -52,6 +52,9 @@ docs: setup ## the documentation as a site in build/site; warnings are errors
 
 cluster: setup ## a local Kubernetes cluster on this machine
 	@scripts/cluster up
+
+images: setup ## the images of docker/; GPU=yes adds the one with CUDA
+	docker/build cpu controller data development $(if $(GPU),gpu)
 
 bench: setup ## measure, and write what was measured
 	@$(PYTHON) -m benchmarks
