@@ -6,16 +6,16 @@ SETUP := scripts/setup
 PYTEST_FLAGS := $(if $(CI),--color=no --durations=10 --reruns=1 --rerun-show-tracebacks -raR,)
 PYTEST := $(PYTHON) -m pytest $(PYTEST_FLAGS)
 
-# Tests that start workers or a cluster have the machine for themselves, one after the other; all others share it.
-# TESTS=path may name tests of one kind only: that no test is left for the other run is no failure.
-ALONE := training or cluster or controlplane or programs
-NONE := 5
+# Tests wait for processes and pods more than they compute: one more at a time than there are cores. Those that
+# need a cluster are one group, which runs in order beside the others.
+AT_A_TIME := $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast lint format docs cluster images bench clean
+.PHONY: help setup demo demo-cluster test test-fast lint format docs cluster images bench chaos clean \
+	experiment-jobs experiment-nginx experiment-trace
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 setup: ## virtual environment, pinned dependencies, our Horovod build
 	@$(SETUP)
@@ -27,10 +27,7 @@ demo-cluster: setup ## the same on Kubernetes: pods are deleted and preempted on
 	@$(PYTHON) -m scripts.demo_cluster
 
 test: lint ## lint, then all tests
-	@failed=0; \
-	$(PYTEST) -n logical -m "not ($(ALONE)) and not soak" $(TESTS) || [ $$? -eq $(NONE) ] || failed=1; \
-	$(PYTEST) -m "($(ALONE)) and not soak" $(TESTS) || [ $$? -eq $(NONE) ] || failed=1; \
-	exit $$failed
+	$(PYTEST) -n $(AT_A_TIME) --dist loadgroup -m "not soak" $(TESTS)
 
 test-fast: setup ## tests that start no worker and no cluster and import no TensorFlow: under a minute
 	$(PYTEST) -n logical --fast $(TESTS)
@@ -47,7 +44,7 @@ format: setup ## let ruff rewrite the code
 	$(PYTHON) -m ruff format .
 
 docs: setup ## the documentation as a site in build/site; warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 	@echo "the site begins at build/site/index.html"
 
 cluster: setup ## a local Kubernetes cluster on this machine
@@ -58,6 +55,19 @@ images: setup ## the images of docker/; GPU=yes adds the one with CUDA
 
 bench: setup ## measure, and write what was measured
 	@$(PYTHON) -m benchmarks
+
+experiment-jobs: setup ## twenty jobs come to 133 hollow nodes: ours, rigid, the published rule (half an hour)
+	@$(PYTHON) -m experiments jobs $(FLAGS)
+
+experiment-nginx: setup ## six jobs beside a service that grows and shrinks, on the same nodes (forty minutes)
+	@$(PYTHON) -m experiments nginx $(FLAGS)
+
+experiment-trace: setup ## 160 jobs on 64 slots in simulated time; FLAGS="--workload FILE…" for other people's
+	@$(PYTHON) -m experiments trace $(FLAGS)
+
+# MINUTES, SEED: how long and from where on; FLAGS has more, such as --faults=2000.
+chaos: setup ## try to break the promises of real jobs, with random faults from outside (root)
+	@$(PYTHON) -m chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(FLAGS)
 
 clean: ## remove .venv and build products (the wheel cache stays)
 	rm -rf .venv build dist ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -13,6 +13,7 @@ EdlError
 │   └── ApiRefused      the API server said no: status, reason and words known
 ├── RingBroken          a collective failed; the ring must re-form
 ├── NotFinite           the loss of a step is NaN or infinite, on all ranks
+├── StateDiffers        ranks do not hold the same weights; nothing was applied
 ├── BadMessage          bytes from the other end of a connection are no message of this version
 └── MasterUnreachable   nobody answers at the master's address
 """
@@ -99,6 +100,15 @@ class RingBroken(EdlError):
 
 class NotFinite(EdlError):
     """The loss of a step is NaN or infinite. Every rank meets it in the same step, and nothing is applied."""
+
+
+class StateDiffers(EdlError):
+    """Ranks do not hold the same weights. Every rank meets it in the same step, and nothing is applied."""
+
+    def __init__(self, checksums: list[int]) -> None:
+        super().__init__("ranks do not hold the same weights")
+        self.checksums = checksums
+        """Of all ranks, in their order."""
 
 
 class BadMessage(EdlError):

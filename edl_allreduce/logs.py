@@ -10,12 +10,18 @@ import logging
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import TracebackType
 
 from edl_allreduce import outside
 from edl_allreduce.errors import UsageError
 
 ONLY_FILES = {"only_files": True}
 """As `extra` of a log call: this is in the files only, and printed elsewhere in a better form."""
+
+
+def time_of(wall: float) -> str:
+    """A moment as lines of JSON have it."""
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds")
 
 
 class Formatter(logging.Formatter):
@@ -34,7 +40,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         said = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": time_of(record.created),
             "level": record.levelname,
             "process": self._who,
             "logger": record.name,
@@ -72,10 +78,20 @@ class Harmless:
 
 
 def print_lines(level: str, who: str, *, as_json: bool = False, unless_configured: bool = False) -> None:
-    """Log to standard output, each line with the name of the process; a user's script may know better."""
+    """Log to standard output, each line with the name of the process; a user's script may know better.
+
+    `as_json`: also what Python itself would write to standard error, since collectors read both.
+    """
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(_formatter(who, as_json=as_json))
     logging.basicConfig(level=level, handlers=[handler], force=not unless_configured)
+    if as_json:
+        logging.captureWarnings(True)
+        sys.excepthook = _log_uncaught
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    logging.getLogger(__name__).critical("the process ends", exc_info=(kind, error, traceback))
 
 
 def _formatter(who: str, *, as_json: bool) -> logging.Formatter:

@@ -62,6 +62,8 @@ def _text(directory: str, verdict: Verdict) -> str:
         else f"{verdict.epochs} complete",
         "made again": f"{verdict.redone} steps that only lost workers had applied",
     }
+    if verdict.fingerprint:
+        rows["weights"] = f"fingerprint {outside.name(verdict.fingerprint)} (SHA-256)"
     if verdict.begun_anew:
         rows["set back"] = verdict.begun_anew
     lines += [f"  {name:<11} {text}" for name, text in rows.items()]

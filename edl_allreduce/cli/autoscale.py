@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     workloads = {name: _workload(name, arguments) for name in arguments.replay}
     if arguments.figure:
         _check_figure(Path(arguments.figure))
-    outcomes = {
+    outcomes: dict[str, list[Outcome]] = {
         rule: [replay(jobs, Policy(rule=rule, max_load=max_load), setting) for jobs in workloads.values()]
         for rule in rules
     }
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         _show(workloads, setting, found)
     if arguments.figure:
-        Path(arguments.figure).write_text(_figure(workloads, setting, outcomes), encoding="utf-8")
+        Path(arguments.figure).write_text(drawing(workloads, setting, outcomes), encoding="utf-8")
         if arguments.output != "json":
             print(f"figure: {outside.line(arguments.figure)}")
     return 0
@@ -259,10 +259,10 @@ def _as_json(
     }
 
 
-def _figure(
+def drawing(
     workloads: Mapping[str, Sequence[Submission]],
     setting: Setting,
-    outcomes: Mapping[Rule, Sequence[Outcome]],
+    outcomes: Mapping[str, Sequence[Outcome]],
 ) -> str:
     """Over time for the first workload; completion times of all."""
     first = next(iter(workloads))

@@ -37,7 +37,7 @@ def list_cluster(output: str, namespace: str) -> int:
 
 def table(accounts: Sequence[Account]) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("namespace", "job", "phase", "workers", "min-max", "done", "ends", "why"):
+    for column in ("namespace", "job", "phase", "workers", "min-max", "done", "starts", "ends", "why"):
         made.add_column(column, justify="right" if column in ("workers", "min-max", "done") else "left")
     for each in accounts:
         made.add_row(
@@ -47,7 +47,12 @@ def table(accounts: Sequence[Account]) -> Table:
             f"{each.ready}/{each.target}",
             f"{each.minimum}-{each.maximum}",
             "-" if each.percent is None else f"{each.percent} %",
-            "-" if each.ends is None else outside.moment(each.ends, "%m-%d %H:%M"),
+            _moment(each.starts),
+            _moment(each.ends),
             outside.line(each.reason, REASON),
         )
     return made
+
+
+def _moment(wall: float | None) -> str:
+    return "-" if wall is None else outside.moment(wall, "%m-%d %H:%M")

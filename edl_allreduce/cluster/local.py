@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import signal
@@ -32,8 +33,10 @@ class LocalCluster:
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ends: asyncio.Queue[Ended] = asyncio.Queue()
         self._watchers: set[asyncio.Task[None]] = set()
-        # TensorFlow's temporary files would outlive every worker that is killed.
-        self._scratch = tempfile.TemporaryDirectory(prefix="elasticdl-", ignore_cleanup_errors=True)
+        # TensorFlow's temporary files would outlive every worker that is killed. The name says of which job
+        # they are: whoever starts it again removes what a killed master could not.
+        self._prefix = f"elasticdl-{hashlib.sha256(bytes(site.log_dir.resolve())).hexdigest()[:12]}-"
+        self._scratch = tempfile.TemporaryDirectory(prefix=self._prefix, ignore_cleanup_errors=True)
 
     def log_path(self, worker_id: int) -> Path:
         return self._site.log_dir / f"worker-{worker_id}.log"
@@ -46,6 +49,10 @@ class LocalCluster:
 
     async def start(self) -> Found:
         """Workers of an earlier master are not ours: they end with it, or were asked to leave."""
+        own = Path(self._scratch.name)
+        for path in own.parent.glob(f"{self._prefix}*"):
+            if path != own:
+                shutil.rmtree(path, ignore_errors=True)  # nothing waits for it
         return Found()
 
     async def launch(self, worker_id: int) -> None:

@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 PARALLEL = 8
 """Requests at the same time."""
+MOST_PRICES = 32
+"""Prices of pods that are written in one round: each write wakes everybody who watches pods."""
 CONFLICT = 409
 FORBIDDEN = 403
 NO_RIGHT = re.compile(r"\bcannot \w+ resource\b")
@@ -116,15 +118,15 @@ class Hands:
             return False
         return True
 
-    async def mark_prices(self, workers: Sequence[Object], cost: int, term: int) -> None:
-        """On worker pods that run: what the loss of one costs."""
-        for pod in workers:
-            metadata = pod["metadata"]
-            before = (metadata.get("annotations") or {}).get(price.ANNOTATION, "")
-            runs = (pod.get("status") or {}).get("phase") == "Running"
-            if not runs or metadata.get("deletionTimestamp") or not price.worth_writing(before, cost):
-                continue
-            await self._annotate(pod, {price.ANNOTATION: str(cost)}, term)
+    async def mark_prices(self, prices: Sequence[tuple[Object, int]], term: int) -> None:
+        """On worker pods that run: what the loss of one costs. Of many the rest is for later rounds."""
+        unmarked = [(pod, cost) for pod, cost in prices if _runs(pod) and _differs(pod, cost)]
+        await asyncio.gather(
+            *(
+                self._annotate(pod, {price.ANNOTATION: str(cost)}, term)
+                for pod, cost in unmarked[:MOST_PRICES]
+            )
+        )
 
     async def tell(self, entry: Entry, kind: str, reason: str, note: str, term: int) -> None:
         """An Event of the TrainingJob: `kubectl describe` shows it. Nobody waits for it."""
@@ -236,6 +238,16 @@ class Hands:
 
         self.writes += 1
         return await asyncio.get_running_loop().run_in_executor(self._threads, send)
+
+
+def _runs(pod: Object) -> bool:
+    leaves = pod["metadata"].get("deletionTimestamp")
+    return (pod.get("status") or {}).get("phase") == "Running" and not leaves
+
+
+def _differs(pod: Object, cost: int) -> bool:
+    before = (pod["metadata"].get("annotations") or {}).get(price.ANNOTATION, "")
+    return price.worth_writing(before, cost)
 
 
 def rule_for(error: ClusterError) -> str:

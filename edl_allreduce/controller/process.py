@@ -17,6 +17,7 @@ from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.submit import knows_rules
 from edl_allreduce.controller.endpoint import Endpoint
 from edl_allreduce.controller.mirror import ALL
+from edl_allreduce.controller.page import ClusterPage
 from edl_allreduce.controller.rounds import Controller
 from edl_allreduce.core.autoscale import Policy, Rule
 from edl_allreduce.errors import ApiRefused, ClusterError, EdlError, UsageError
@@ -82,6 +83,11 @@ def _parser() -> Parser:
     )
     parser.add_argument("--host", default="0.0.0.0", help="address of /healthz, /readyz and /metrics")
     parser.add_argument("--port", default="8080", help="their port (default: 8080)")
+    parser.add_argument(
+        "--page_port",
+        default="8081",
+        help="of the cluster's page, on loopback only; off: none (default: 8081)",
+    )
     parser.add_argument("--log_level", default="info", help="debug, info, warning or error (default: info)")
     return parser
 
@@ -126,6 +132,8 @@ async def _serve(api: Api, arguments: argparse.Namespace) -> None:
     endpoint = Endpoint(controller)
     port = await endpoint.start(arguments.host, int(_positive("port", arguments.port, least=0)))
     log.info("%s serves /healthz, /readyz and /metrics on port %d", me, port)
+    page = ClusterPage(controller.mirror, me)
+    await _open_page(page, arguments.page_port)
     task = asyncio.create_task(controller.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -136,6 +144,21 @@ async def _serve(api: Api, arguments: argparse.Namespace) -> None:
         log.info("asked to end; another controller takes over")
     finally:
         endpoint.close()
+        await page.stop()
+
+
+async def _open_page(page: ClusterPage, port: str) -> None:
+    """A page is no reason to leave the jobs alone: without one the controller does its work, and says so."""
+    if port == OFF:
+        return
+    try:
+        found = await page.start(int(_positive("page_port", port, least=0)))
+    except OSError as error:
+        log.warning("the cluster has no page here: port %s: %s (another --page_port?)", port, error.strerror)
+    else:
+        log.info(
+            "the page of the cluster: `elasticdl dashboard --cluster`, or http://127.0.0.1:%d here", found
+        )
 
 
 def _positive(flag: str, text: str, least: float = 0.1) -> float:

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 SETTLE_SECONDS = 0.2
 """How long news is gathered before a round: changes come in bursts."""
 PLAN_SECONDS = 1.0
-SHARE = 4.0
+SHARE = 1.0
 """At least so long between the beginnings of two plans, and so many times as long as the last one took."""
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
@@ -94,6 +94,8 @@ class Controller:
         self._advice: dict[str, Advice] = {}
         self._planned_at = float("-inf")
         self._wake_at: float | None = None
+        self._prices: list[tuple[Object, int]] = []
+        """Worker pods, and what the loss of one would cost: to be written at the end of a round."""
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -151,6 +153,20 @@ class Controller:
         await asyncio.gather(
             *(self._guarded(entry, owned.get(entry.uid, []), term) for entry in self.book.entries.values())
         )
+        await self._mark_prices(term)
+
+    async def _mark_prices(self, term: int) -> None:
+        """Last and not all at once: no order waits for a note on a pod."""
+        prices, self._prices = self._prices, []
+        try:
+            await self.hands.mark_prices(prices, term)
+        except NotLeading:
+            return
+        except ClusterError as error:
+            self.figures.refusals += 1
+            log.warning(
+                "what workers are worth could not be written: %s", outside.line(rule_for(error), 1000)
+            )
 
     async def _plan(self) -> None:
         if self._policy is None:
@@ -239,8 +255,7 @@ class Controller:
                 await self.hands.perform(action, entry, job, term)
             if verdict.phase in (Phase.RUNNING, Phase.SCALING):
                 cost = price.price(verdict.progress, job.min, known.workers.running)
-                workers = [pod for pod in pods if names.worker_id_of(pod) is not None]
-                await self.hands.mark_prices(workers, cost, term)
+                self._prices += [(pod, cost) for pod in pods if names.worker_id_of(pod) is not None]
         except ClusterError as error:
             why = rule_for(error)
             entry.told = _heard(entry.told, verdict)

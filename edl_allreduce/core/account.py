@@ -20,6 +20,10 @@ class Account:
     bad_allowed: int = 0
     warning: str = ""
     """What the workers say about the result."""
+    expected: str = ""
+    """The fingerprint that the weights must have at the end; empty: any."""
+    fingerprint: str = ""
+    """Of the weights at the end, where the job is reproducible."""
     written: int = 0
     """Checkpoints of this run that are on disk."""
     _failed: int = 0
@@ -70,6 +74,17 @@ class Account:
         if self._failed and not self.written:
             return f"no checkpoint could be written to {self._failure}"
         return ""
+
+    @property
+    def mismatch(self) -> str:
+        """How the weights are not those that were expected."""
+        if not self.expected or self.fingerprint == self.expected:
+            return ""
+        return (
+            f"the fingerprint of its weights is {self.fingerprint or 'not known'}, expected was "
+            f"{self.expected} (--verify_fingerprint): data, model file, flags, versions or machine differ "
+            "from those of the other run"
+        )
 
     @property
     def remarks(self) -> str:

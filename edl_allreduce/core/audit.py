@@ -59,6 +59,8 @@ class Manifest:
     job_name: str = ""
     lost_records: int = 0
     """In parts of the data that cannot be read, besides those counted as bad: an estimate."""
+    fingerprint: str = ""
+    """Of the weights at the end of a reproducible job."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Verdict:
     or there was none."""
     lost_records: int = 0
     """Records that are no part of the data set any more, since their place in a file cannot be read."""
+    fingerprint: str = ""
+    """Of the weights at the end, where the job was reproducible."""
 
     @property
     def clean(self) -> bool:

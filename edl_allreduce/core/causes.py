@@ -22,6 +22,8 @@ class Cause(Enum):
     OUT_OF_MEMORY = "out of memory"
     CRASHED = "crashed"
     """Its program ended with an error."""
+    CORRUPT = "corrupt"
+    """It holds other weights than the rest, although all must have the same."""
     INVALID = "invalid"
     """The job itself cannot work: wrong model file, missing data. No worker would do better."""
 
@@ -38,5 +40,6 @@ SENTENCE = {
     Cause.STUCK: "was stuck",
     Cause.OUT_OF_MEMORY: "ran out of memory",
     Cause.CRASHED: "crashed",
+    Cause.CORRUPT: "held other weights than the rest",
     Cause.INVALID: "cannot run the job",
 }

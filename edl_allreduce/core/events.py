@@ -288,9 +288,12 @@ class CheckpointWritten:
     path: str
     seconds: float = 0.0
     """For which it was written, in the background."""
+    fingerprint: str = ""
+    """Of the weights, where the job is reproducible."""
 
     def text(self) -> str:
-        return f"worker {self.worker_id}: step {self.step} is in {self.path}"
+        which = f", fingerprint {self.fingerprint}" if self.fingerprint else ""
+        return f"worker {self.worker_id}: step {self.step} is in {self.path}{which}"
 
 
 @dataclass(frozen=True)

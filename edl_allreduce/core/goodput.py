@@ -259,8 +259,10 @@ def begin(now: float) -> Account:
 
 def launched(account: Account, worker_id: int, now: float) -> Account:
     """A worker's life begins; one that came by itself begins when it says hello."""
-    if worker_id in account.lives:
+    known = account.lives.get(worker_id)
+    if known is not None and not known.gone:
         return account
+    account = _buried(account, [worker_id])  # the number is used again
     return _with_life(account, worker_id, _Life(now, now))
 
 
@@ -337,6 +339,17 @@ def only(account: Account, known: Collection[int], now: float) -> Account:
         if not life.gone and worker_id not in known:
             account = gone(account, worker_id, now)
     return account
+
+
+def inherited(account: Account, shift: float, living: Collection[int]) -> Account:
+    """Of an earlier master, whose clock was `shift` behind. What the living did meanwhile their ledgers will
+    tell; the others are gone since they were last heard."""
+    lives = {
+        i: replace(life, began=life.began + shift, at=life.at + shift, gone=life.gone or i not in living)
+        for i, life in account.lives.items()
+    }
+    moved = {name: getattr(account, name) + shift for name in ("began", "at", "ticked")}
+    return replace(account, lives=lives, **moved)
 
 
 def end(account: Account, now: float) -> Account:

@@ -13,7 +13,7 @@ from edl_allreduce.core.health import Activity
 from edl_allreduce.core.progress import Length
 from edl_allreduce.version import __version__
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Grows when master and worker of two versions could not understand each other."""
 
 WARNING = "warning"
@@ -166,6 +166,8 @@ class Done:
     """Why the job must not count as done: there is nothing to export."""
     warning: str = ""
     """What people should know about the result."""
+    fingerprint: str = ""
+    """Of the weights, SHA-256, where the job is reproducible."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,18 @@ class Checkpointed:
     error: str = ""
     seconds: float = field(default=0.0, compare=False)
     """For which it was written, in the background."""
+    fingerprint: str = ""
+    """Of the weights, SHA-256, where the job is reproducible."""
+
+
+@dataclass(frozen=True)
+class Differs:
+    """These workers hold other weights than most of their ring, after `step` steps. Nothing was applied
+    since, and every member of the ring says the same."""
+
+    generation: int
+    step: int
+    workers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -278,7 +292,7 @@ class KvPart:
 
 FromWorker = (
     Hello | Ready | Pulse | Entered | Joined | Reformed | Out | Done | Draining | Failed | Exported | Note
-    | Evaluated | TaskDone | Concluded | Checkpointed | BadRecords
+    | Evaluated | TaskDone | Concluded | Checkpointed | Differs | BadRecords
     | KvSet | KvPart
 )  # fmt: skip
 

@@ -153,3 +153,9 @@ def micro_batches(span: Span, limit: int) -> Iterator[Span]:
     parts = -(-len(span) // limit)
     for part in range(parts):
         yield share(span, part, parts)
+
+
+def virtual_ranks(rank: int, size: int, count: int) -> range:
+    """Of `count` virtual ranks, those that one rank works for: neighbours, as evenly as it goes."""
+    own = share(Span(0, 0, count), rank, size)
+    return range(own.start, own.stop)

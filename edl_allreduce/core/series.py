@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from edl_allreduce.core.status import JobStatus
 
@@ -35,25 +35,37 @@ def sample(status: JobStatus, wall: float) -> Sample:
     return Sample(wall, status.step, status.loss, speed, len(ring), status.wanted, min(own), max(own))
 
 
-class Series:
+class Dated(Protocol):
+    """Whatever was seen at a moment."""
+
+    @property
+    def wall(self) -> float: ...
+
+
+Seen = TypeVar("Seen", bound=Dated)
+
+
+class Series(Generic[Seen]):
     """Samples in the order of time."""
 
-    def __init__(self, samples: Iterable[Sample] = (), most: int = MOST_SAMPLES) -> None:
+    def __init__(
+        self, samples: Iterable[Seen] = (), most: int = MOST_SAMPLES, interval: float = FIRST_INTERVAL
+    ) -> None:
         self._samples = list(samples)
         self._most = most
-        self._interval = FIRST_INTERVAL
+        self._interval = interval
 
     def due(self, wall: float) -> bool:
         """Whether it is time for another one."""
         return not self._samples or wall - self._samples[-1].wall >= self._interval
 
-    def add(self, one: Sample) -> None:
+    def add(self, one: Seen) -> None:
         self._samples.append(one)
         if len(self._samples) > self._most:
             self._samples = self._samples[::2]
             self._interval *= 2
 
-    def after(self, wall: float) -> list[Sample]:
+    def after(self, wall: float) -> list[Seen]:
         """Those after this moment; all of them after 0."""
         if not self._samples or self._samples[-1].wall <= wall:
             return []

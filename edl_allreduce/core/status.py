@@ -34,6 +34,8 @@ class WorkerStatus:
     """How quick it is beside its own best time."""
     straggler: bool = False
     """It was slow for so long that an event names it."""
+    node: str = ""
+    """The machine that it runs on, where the cluster has several."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class WorkerFacts:
     """What the cluster calls it: the name of its pod."""
     condition: str = ""
     """Why it does not run yet, in the cluster's own words; empty when there is nothing to say."""
+    node: str = ""
+    """The machine that it runs on, where the cluster has several."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class CheckpointStatus:
     step: int
     path: str
     wall: float
+    fingerprint: str = ""
+    """Of the weights, where the job is reproducible."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,8 @@ class JobStatus:
     goodput: GoodputReport = field(default_factory=GoodputReport)
     """Where the time went, since this master took the job over."""
     checkpoint: CheckpointStatus | None = None
+    fingerprint: str = ""
+    """Of the weights at the end of a reproducible training: SHA-256."""
     audit: str = ""
     """The verdict on a job that is over, where it was given --audit_dir."""
 

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final, Protocol
 
+from edl_allreduce import clock
 from edl_allreduce.cluster.known import event_line
 from edl_allreduce.cluster.registry import EVENTS, EVENTS_BEFORE, LocalJobFiles
 from edl_allreduce.core.status import EventRecord
+from edl_allreduce.errors import ApiRefused, ClusterError
+from edl_allreduce.master import inheritance
 
 log = logging.getLogger(__name__)
 
 LARGEST_BYTES = 16 * 1024 * 1024
 """Of one file; then it becomes the file before it, which is the last that is kept."""
+MOST_TOLD: Final = 5_000
+"""Events that outlive a pod, the newest."""
+SERIAL_GAP: Final = 1_000
+"""Numbers that the master of another pod leaves free: the last events of the one before it may not have been
+kept, and no number may mean two events."""
+FORBIDDEN: Final = 403
+TRIES: Final = 3
+TRY_SECONDS: Final = 1.0
+CURE: Final = "(`kubectl apply -f manifests/elasticdl-rbac.yaml` gives the right)"
 
 
 class History:
@@ -46,21 +60,71 @@ class History:
         os.close(self._descriptor)
 
 
-class PodHistory:
-    """The same in a pod, in the directory that outlives its containers. What an earlier container told is not
-    in the log of this one, so it is read from there; a pod without such a directory keeps nothing."""
+class Keepsake(Protocol):
+    """What outlives the pod of a master. Calls block; ClusterError when the API server does not answer."""
 
-    def __init__(self, directory: Path, *, goes_on: bool) -> None:
+    def read(self) -> tuple[bytes, list[EventRecord]]: ...
+
+    def write(self, job: bytes, events: Sequence[EventRecord]) -> float: ...
+
+
+class PodHistory:
+    """The same in a pod, in the directory that outlives its containers, and where the job outlives the pod in
+    a keepsake, too. What an earlier master told is not in the log of this one, so it is read from there."""
+
+    def __init__(self, directory: Path, *, goes_on: bool, keepsake: Keepsake | None = None) -> None:
         usable = directory.is_dir() and os.access(directory, os.W_OK)
+        self._directory = directory if usable else None
+        self._keepsake = keepsake
         self.known = LocalJobFiles(directory).events() if usable and goes_on else []
+        self.left = inheritance.read_file(directory) if usable and goes_on else None
         self._history = History(directory, goes_on=goes_on) if usable else None
         self.last_serial = self._history.last_serial if self._history is not None else 0
+        read = self._read_keepsake()
+        if not goes_on and read is not None:
+            self._take_over(*read)
+        self._told = list(self.known)
+
+    def _read_keepsake(self) -> tuple[bytes, list[EventRecord]] | None:
+        if self._keepsake is None:
+            return None
+        for _ in clock.polls(TRY_SECONDS, within=TRIES * TRY_SECONDS):
+            try:
+                return self._keepsake.read()
+            except ClusterError as error:
+                why = error
+                if isinstance(error, ApiRefused) and error.status == FORBIDDEN:
+                    break
+        log.warning("history and goodput of the job will not outlive this pod: %s %s", why, CURE)
+        self._keepsake = None  # what is there stays as it is for the next master
+        return None
+
+    def _take_over(self, job: bytes, told: list[EventRecord]) -> None:
+        self.known, self.left = told, inheritance.decode(job)
+        serials = [event.serial for event in told] + ([self.left.serial] if self.left is not None else [])
+        self.last_serial = max(serials) + SERIAL_GAP if serials else 0
+        for event in told:
+            self._write(event)
 
     def write(self, event: EventRecord) -> None:
         """A full disk ends the file, not the job; the log of the pod goes on."""
+        self._told.append(event)
+        if len(self._told) > 2 * MOST_TOLD:
+            self._told = self._told[-MOST_TOLD:]
+        self._write(event)
+
+    def _write(self, event: EventRecord) -> None:
         try:
             if self._history is not None:
                 self._history.write(event)
         except OSError as error:
             log.warning("the history is no longer kept: %s", error.strerror)
             self._history = None
+
+    def keep(self, left: inheritance.Left) -> float:
+        """For the next master, in this pod or in another. From any thread."""
+        if self._directory is not None:
+            inheritance.write_file(self._directory, left)
+        if self._keepsake is None:
+            return 0.0
+        return self._keepsake.write(inheritance.encode(left), self._told[-MOST_TOLD:])

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import math
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.credentials import keep_in_secret, make_credentials
 from edl_allreduce.cluster.kubernetes.events import Recorder
+from edl_allreduce.cluster.kubernetes.inheritance import KeptInConfigMap
 from edl_allreduce.cluster.kubernetes.manifests import (
     STATE_DIRECTORY,
     TRAINING_JOB,
@@ -35,35 +35,34 @@ from edl_allreduce.cluster.kubernetes.manifests import (
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
 from edl_allreduce.cluster.kubernetes.remote import logged
-from edl_allreduce.core import goodput
 from edl_allreduce.core.controller import mail
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import Result
 from edl_allreduce.core.protocol import Command
 from edl_allreduce.core.status import EventRecord, JobStatus
-from edl_allreduce.errors import ClusterError, SetupError
-from edl_allreduce.master import report
+from edl_allreduce.errors import ClusterError, EdlError, SetupError
+from edl_allreduce.master import managed, report
 from edl_allreduce.master.display import Display
 from edl_allreduce.master.history import PodHistory
+from edl_allreduce.master.inheritance import Left, Notary
+from edl_allreduce.master.last_word import last_word
 from edl_allreduce.master.managed import Mailbox
 from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.master.options import options_of
 from edl_allreduce.master.shell import JobShell
 from edl_allreduce.master.tracing import Tracing
-from edl_allreduce.master.web.feed import Feed, in_common
-from edl_allreduce.master.web.guard import page_token
+from edl_allreduce.master.web.bundle import report_page
+from edl_allreduce.master.web.feed import Feed, encode, in_common
 from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.reading import UNDECODABLE, small_file
 from edl_allreduce.rpc.identity import Tls
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.spec import JobSpec, to_argv
+from edl_allreduce.web.guard import page_token
 
 log = logging.getLogger(__name__)
 
 TERMINATION_LOG = Path("/dev/termination-log")
-TERMINATION_BYTES = 4096
-"""What Kubernetes keeps of it."""
-LAST_PAUSES = 20
 CLOSE_SECONDS = 10.0
 """For each of those who are told last of a job; an API server that is silent does not hold its end."""
 ENDED_BY_SIGNAL = 128 + signal.SIGTERM
@@ -102,48 +101,20 @@ class MemoryFile:
             log.warning("the next master of this pod will not know everything: %s: %s", self._path, error)
 
 
-def run_in_cluster(spec: JobSpec) -> int:
-    """Run the master of a job whose workers are pods; returns the exit code."""
+def run_in_cluster(spec: JobSpec, notices: Sequence[str] = ()) -> int:
+    """Run the master of a job whose workers are pods; returns the exit code. `notices`: on its flags."""
     logs.print_lines(str(spec.log_level), "master", as_json=spec.logs_json)
-    result = asyncio.run(ClusterMaster(spec, dict(os.environ)).run())
+    for notice in notices:
+        log.warning("%s", notice)
+    try:
+        result = asyncio.run(ClusterMaster(spec, dict(os.environ)).run())
+    except EdlError as error:
+        log.critical("%s", error)
+        return error.exit_code
     log.info("%s: %s", result.phase.value, result.reason)
     if result.path:
         log.info("The result is in %s", result.path)
     return 1 if result.phase is Phase.FAILED else 0
-
-
-def last_word(status: JobStatus) -> bytes:
-    """As JSON that Kubernetes keeps whole: what matters least is left out until there is room."""
-    short = dataclasses.replace(
-        status,
-        events=[],
-        workers=[],
-        flags=[],
-        # JSON knows neither NaN nor infinity.
-        loss=status.loss if math.isfinite(status.loss) else 0.0,
-        metrics={name: value for name, value in status.metrics.items() if math.isfinite(value)},
-        reason=status.reason[: TERMINATION_BYTES // 2],
-        tally=dataclasses.replace(status.tally, pauses=status.tally.pauses[-LAST_PAUSES:]),
-        goodput=goodput.short(status.goodput),
-        losses=[],
-    )
-    shorter: tuple[dict[str, Any], ...] = (
-        {"reason": short.reason[: TERMINATION_BYTES // 4]},
-        {"reason": short.reason[: TERMINATION_BYTES // 16]},
-        {"tally": dataclasses.replace(short.tally, pauses=[])},
-        {"goodput": dataclasses.replace(short.goodput, reforms={})},
-        {"metrics": {}, "waiting_for": "", "short": ""},
-        {"goodput": goodput.GoodputReport(), "path": "", "audit": "", "checkpoint": None, "job_dir": ""},
-    )
-    for left_out in shorter:
-        if len(msgspec.json.encode(short)) <= TERMINATION_BYTES:
-            break
-        short = dataclasses.replace(short, **left_out)
-    return msgspec.json.encode(short)
-
-
-def tell_log(event: EventRecord) -> None:
-    print(logged(event), flush=True)
 
 
 async def _within(seconds: float, last: Coroutine[Any, Any, None], what: str) -> None:
@@ -167,6 +138,7 @@ class ClusterMaster:
         self._flags = to_argv(self.spec, "worker")
         self._harmless = logs.Harmless(log, "somebody who is told of the job failed")
         self._api = Api.connect(force_kubeconfig=spec.force_use_kube_config_file)
+        self._ends: asyncio.Task[None] | None = None
 
     async def run(self) -> Result:
         """Take over what is there, then serve until the job is over."""
@@ -190,19 +162,23 @@ class ClusterMaster:
             )
             until = clock.now() + options.deadlines.rejoin
             options = dataclasses.replace(options, recover_until=until)
-        self.history = PodHistory(Path(STATE_DIRECTORY), goes_on=before is not None)
+        sized_by = managed.sized_by(self._pod) if owner["kind"] == TRAINING_JOB else {}
+        self.history = await asyncio.to_thread(self._open_history, owner, goes_on=before is not None)
         self.feed = Feed(
             lambda: dataclasses.replace(self.job.status(), flags=self._flags),
             history=self.history.known,
-            about=lambda: in_common(self.job.state.course),
+            about=lambda: {**in_common(self.job.state.course), **sized_by},
         )
         self.recorder = self._recorder(owner)
         self.tracing = Tracing(self.spec.job_name, self._environ)
         self.metrics = Metrics(lambda: self.job.status(), lambda: self.job.traffic)
         for record in self.history.known:
-            tell_log(record)
+            self._tell_log(record)
             self.metrics.told(record)
         self.job = JobShell(options, self._cluster, self._tell, last_serial=self.history.last_serial)
+        if self.history.left is not None:
+            self.job.inherit(self.history.left.job, found.living)
+        self.notary = Notary(lambda: Left(self.job.last_serial, self.job.leave()), self.history.keep)
         self.job.adopt(dataclasses.replace(found, next_id=self._memory.next_id), self._memory.wanted)
         self._mailbox = self._open_mailbox() if owner["kind"] == TRAINING_JOB else None
         return await self._serve(credentials)
@@ -224,11 +200,12 @@ class ClusterMaster:
         self.metrics.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._leave)
+            loop.add_signal_handler(number, self._asked_to_end)
         await self._show("Running")
         if self._mailbox is not None:
             self._mailbox.start()
         self.recorder.start()
+        self.notary.start()
         display = Display(self.job.status, show=False)
         result = await self.job.run()
         await display.close()
@@ -237,8 +214,25 @@ class ClusterMaster:
             await self._mailbox.close()
         await self._show("Finished")
         await page.stop()
+        self._write_report()
         await server.stop(1.0)
         return result
+
+    def _write_report(self) -> None:
+        """Where --report says, if the pod has a place that outlives it there."""
+        path = self.spec.report
+        if not path:
+            return
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            files.write(Path(path), report_page(encode(self.feed.update())).encode())
+            log.info("The report is in %s", path)
+        except OSError as error:
+            known = f"--job_name={self.spec.job_name} --namespace={self.spec.namespace}"
+            log.warning(
+                "--report=%s cannot be written: %s; `elasticdl report %s` makes it of this log",
+                path, error.strerror, known,
+            )  # fmt: skip
 
     async def _keep_the_end(self, result: Result) -> None:
         """First that the job is over, for the next master of this pod; then what others should hear of it."""
@@ -248,13 +242,14 @@ class ClusterMaster:
         for line in report.summary(self.job.status(), {}):
             log.info("%s", line)
         self.metrics.close()
+        await _within(CLOSE_SECONDS, self.notary.close(), "what the next master should know")
         await _within(CLOSE_SECONDS, self.recorder.close(), "the last Events")
         await _within(CLOSE_SECONDS, asyncio.to_thread(self.tracing.close), "the last traces")
 
     def _tell(self, event: EventRecord) -> None:
         listeners = (
             self.history.write,
-            tell_log,
+            self._tell_log,
             self.feed.tell,
             self.metrics.told,
             self.tracing.told,
@@ -264,7 +259,21 @@ class ClusterMaster:
             with self._harmless:
                 tell(event)
 
-    def _leave(self, why: str = "asked to end") -> None:
+    def _tell_log(self, event: EventRecord) -> None:
+        print(logged(event, as_json=self.spec.logs_json), flush=True)
+
+    def _asked_to_end(self) -> None:
+        """Once more is now."""
+        if self._ends is not None:
+            self._leave("asked to end twice")
+        elif not self.job.over:
+            self._ends = asyncio.create_task(self._end_in_order())
+
+    async def _end_in_order(self) -> None:
+        await self.notary.close()
+        self._leave("asked to end")
+
+    def _leave(self, why: str) -> None:
         """This process ends, not the job. Workers that belong to this pod go with it, if it was deleted."""
         if not self.job.over:
             log.info("%s: workers train on, the next master of this job takes them over", why)
@@ -347,6 +356,14 @@ class ClusterMaster:
                     "metadata": {"name": owner["name"], "uid": owner["uid"]},
                 }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}
+
+    def _open_history(self, owner: Object, *, goes_on: bool) -> PodHistory:
+        """What belongs to a TrainingJob outlives the pod of its master."""
+        keepsake = None
+        if owner["kind"] == TRAINING_JOB:
+            uid = self._pod["metadata"]["uid"]
+            keepsake = KeptInConfigMap(self._api, self.spec.namespace, self.spec.job_name, owner, uid)
+        return PodHistory(Path(STATE_DIRECTORY), goes_on=goes_on, keepsake=keepsake)
 
     def _recorder(self, owner: Object) -> Recorder:
         """Events are about the master's pod, and about whoever manages it."""

@@ -29,7 +29,7 @@ from edl_allreduce.core.job.state import JobOptions, Result
 from edl_allreduce.core.protocol import Command
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import UsageError
-from edl_allreduce.master import outlet, report
+from edl_allreduce.master import inheritance, outlet, report
 from edl_allreduce.master.display import Display, can_draw
 from edl_allreduce.master.history import History
 from edl_allreduce.master.metrics import Metrics
@@ -38,12 +38,12 @@ from edl_allreduce.master.shell import JobShell
 from edl_allreduce.master.tracing import Tracing
 from edl_allreduce.master.web.bundle import report_page
 from edl_allreduce.master.web.feed import Feed, encode, in_common
-from edl_allreduce.master.web.guard import page_token, page_url
 from edl_allreduce.master.web.server import PageServer
 from edl_allreduce.rpc.identity import SHORTEST_TOKEN
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.rpc.unix import UNIX
 from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
+from edl_allreduce.web.guard import page_token, page_url
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +82,8 @@ def _tell_end(spec: JobSpec, result: Result, job: LocalJob) -> None:
     if result.path:
         lines.append(f"{what_is_written(spec)} in {outside.line(result.path)}")
     for line in [end, *lines]:
-        log.info("%s", line, extra=logs.ONLY_FILES)
-    for line in lines if failed else [end, *lines]:
+        log.info("%s", line, extra=None if spec.logs_json else logs.ONLY_FILES)
+    for line in [] if spec.logs_json else lines if failed else [end, *lines]:
         print(line)
     if failed:  # last, where people look first
         sys.stdout.flush()
@@ -171,6 +171,10 @@ class LocalJob:
         await self._part_with_orphans()
         found = await cluster.start()
         self.job = JobShell(self._options(found), cluster, on_event, last_serial=history.last_serial)
+        left = inheritance.read_file(self.directory) if self._earlier is not None else None
+        if left is not None:
+            self.job.inherit(left.job, found.living)
+        notary = inheritance.Notary(self._left, self._write_left)
         if known and spec.num_workers and not found.living:
             self.job.returned()
         if found.living:  # never on this machine; a scheduler elsewhere may keep workers without their master
@@ -181,6 +185,7 @@ class LocalJob:
         self.page = await self._open_page(page)
         self.feed.start()
         metrics.start()
+        notary.start()
         self._register()
         self._name_page()
         loop = asyncio.get_running_loop()
@@ -196,6 +201,7 @@ class LocalJob:
         finally:
             await display.close()
             metrics.close()
+            await notary.close()
             await asyncio.to_thread(tracing.close)
             self.final = dataclasses.replace(self._described(self.job.status()), audit=verdict)
             self._keep(lambda: self._files.write_result(self.final))
@@ -218,10 +224,17 @@ class LocalJob:
         """With the token only where nobody else reads along: a file may be open to others."""
         if not self.page or not self._show:
             return
-        if sys.stdout.isatty():
+        if sys.stdout.isatty() and not self.spec.logs_json:
             print(f"The job's page: {page_url(self.page, page_token(self.token))}", flush=True)
         else:
             log.info("page: http://%s; `elasticdl dashboard %s` opens it", self.page, self._files.named)
+
+    def _left(self) -> inheritance.Left:
+        return inheritance.Left(self.job.last_serial, self.job.leave())
+
+    def _write_left(self, left: inheritance.Left) -> float:
+        inheritance.write_file(self.directory, left)
+        return 0.0
 
     def _seen(self) -> JobStatus:
         return self.final if self.job.over and hasattr(self, "final") else self._described(self.job.status())

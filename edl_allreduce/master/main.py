@@ -21,12 +21,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         parsed = parse_job("master", sys.argv[1:] if argv is None else argv)
         spec = parsed.spec
-        for notice in parsed.notices:
-            print(f"notice: {outside.story(notice)}", file=sys.stderr)
         if where(spec, Command.MASTER) is Where.KUBERNETES:
             from edl_allreduce.master.in_cluster import run_in_cluster  # a laptop needs no Kubernetes
 
-            return run_in_cluster(spec)
+            return run_in_cluster(spec, parsed.notices)
+        for notice in parsed.notices:
+            print(f"notice: {outside.story(notice)}", file=sys.stderr)
         if "num_workers" not in parsed.given:
             spec = dataclasses.replace(spec, num_workers=0)
         if where(spec, Command.MASTER) is Where.BY_HAND:

@@ -26,8 +26,18 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 REPORT_SECONDS = 10.0
-"""How often progress is written; at once when the job's phase or its ring changes."""
+"""How often progress is written; at once when the job's phase or ring changes, or a size was measured."""
 LAST_TRIES = 5
+
+
+SIZED_BY = "sized by"
+"""Among what the page tells about a job: then it has no button that would be refused."""
+
+
+def sized_by(pod: Object) -> dict[str, str]:
+    """For the page of a job whose size its TrainingJob has: who keeps it, and how it is changed."""
+    name, where = pod["metadata"]["labels"].get(names.JOB_LABEL, "NAME"), pod["metadata"]["namespace"]
+    return {SIZED_BY: f"the cluster's controller; kubectl scale tj {name} -n {where} --replicas=…"}
 
 
 class OwnPodApi(Lister, Protocol):
@@ -165,12 +175,11 @@ class Mailbox:
 
     async def _look(self) -> None:
         status = self._job.status()
-        self._account = account.watch(self._account, status, clock.now())
+        seen = account.watch(self._account, status, clock.now())
+        self._account = account.sample(seen, status, clock.now())
         ranks = [worker.rank for worker in status.workers]
-        shown = (status.phase, status.wanted, ranks, self._next_id())
+        shown = (status.phase, status.wanted, ranks, self._next_id(), set(self._account.step_seconds))
         due = clock.now() - self._reported >= REPORT_SECONDS
-        if due:
-            self._account = account.sample(self._account, status)
         if (due or shown != self._shown) and await self._write(self._progress()):
             self._shown = shown
             self._reported = clock.now()

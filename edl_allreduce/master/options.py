@@ -23,5 +23,6 @@ def options_of(spec: JobSpec) -> JobOptions:
         max_bad_records=spec.max_bad_records,
         task_records=task_records,
         replace_stragglers=spec.replace_stragglers,
+        verify_fingerprint=spec.verify_fingerprint,
         relaunch=spec.typed.aux_params.get("disable_relaunch", "").lower() != "true",
     )

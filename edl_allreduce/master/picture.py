@@ -176,19 +176,20 @@ def _workers(status: JobStatus, rows: int, *, narrow: bool) -> RenderableType:
     if not status.workers:
         return Text()
     pulled = status.counts == "task"
-    here = any(worker.pid for worker in status.workers)
-    columns = ["worker", "task" if pulled else "rank", "state", *([] if pulled else ["own part"])]
+    where = _where(status.workers)
+    columns = ["worker", "task" if pulled else "rank", "state"]
+    columns += [] if pulled else ["own part", "speed"] if narrow else ["own part", "of best", "of own"]
     if not narrow:
-        columns += ["doing", "pid" if here else "address"]
+        columns += ["doing", where]
     table = Table(box=None, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0))
     for column in columns:
-        left = column in ("state", "doing", "address")
+        left = column in ("state", "doing", "address", "node")
         table.add_column(column, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
     for worker in status.workers[:rows]:
         cells: list[RenderableType] = [str(worker.worker_id), _place(worker, pulled=pulled), _state(worker)]
-        cells += [] if pulled else [_own_part(worker)]
+        cells += [] if pulled else [_own_part(worker), *_scores(worker, narrow=narrow)]
         if not narrow:
-            cells += [outside.name(worker.activity), _where(worker, here=here)]
+            cells += [outside.name(worker.activity), _place_of(worker, where)]
         table.add_row(*cells)
     rest = status.workers[rows:]
     if not rest:
@@ -216,8 +217,25 @@ def _own_part(worker: WorkerStatus) -> str:
     return f"{1000 * worker.compute_seconds:.1f} ms"
 
 
-def _where(worker: WorkerStatus, *, here: bool) -> str:
-    return str(worker.pid or "") if here else outside.name(worker.host)
+def _scores(worker: WorkerStatus, *, narrow: bool) -> list[str]:
+    """How quick it is beside the quickest rank and its own best; where room is scarce the worse one."""
+    scores = (worker.best_rank_score, worker.own_best_score)
+    if worker.compute_seconds <= 0:
+        return [""] * (1 if narrow else 2)
+    return [f"{100 * score:.0f} %" for score in ((min(scores),) if narrow else scores)]
+
+
+def _where(workers: list[WorkerStatus]) -> str:
+    """What tells people where a worker is: processes of this machine have a number, pods a node."""
+    if any(worker.pid for worker in workers):
+        return "pid"
+    return "node" if any(worker.node for worker in workers) else "address"
+
+
+def _place_of(worker: WorkerStatus, where: str) -> str:
+    if where == "pid":
+        return str(worker.pid or "")
+    return outside.name(worker.node if where == "node" else worker.host)
 
 
 # ----------------------------------------------------------------------------------------------- the events

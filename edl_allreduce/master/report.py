@@ -90,6 +90,8 @@ def summary(status: JobStatus, places: Mapping[str, str]) -> list[str]:
         shown = ", ".join(f"{outside.name(name)} {value:.6g}" for name, value in status.metrics.items())
         rows["Metrics"] = f"{outside.line(shown)} (model of step {status.metrics_step})"
     rows |= _disturbances(status)
+    if status.fingerprint:
+        rows["Fingerprint"] = f"{status.fingerprint} (SHA-256 of the weights)"
     if status.audit:
         rows["Audit"] = outside.line(status.audit)
     rows |= {what: outside.line(where) for what, where in places.items() if where}

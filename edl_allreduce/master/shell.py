@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,8 @@ from edl_allreduce import outside
 from edl_allreduce.clock import SYSTEM, Clock
 from edl_allreduce.cluster.base import Cluster, Found
 from edl_allreduce.core import events, protocol, rendezvous
-from edl_allreduce.core.job import inbox, keeping, machine, queries, ring, state
+from edl_allreduce.core.job import inbox, inheritance, keeping, machine, queries, ring, state
+from edl_allreduce.core.job.inheritance import Inheritance
 from edl_allreduce.core.job.lifecycle import FINAL
 from edl_allreduce.core.job.state import JobOptions, JobState, Result
 from edl_allreduce.core.parts import Parts
@@ -91,6 +92,19 @@ class JobShell:
         return queries.result(self.state)
 
     # ----------------------------------------------------------------------------------- what people want
+
+    def inherit(self, left: Inheritance, living: Sequence[int]) -> None:
+        """Go on with the sums of an earlier master of this job; call before `adopt` and `run`."""
+        self.deliver(inbox.Inherit(left, tuple(living), self._clock.wall()))
+
+    def leave(self) -> Inheritance:
+        """What the next master should know."""
+        return inheritance.leave(self.state, self._clock.now(), self._clock.wall())
+
+    @property
+    def last_serial(self) -> int:
+        """Of the events so far."""
+        return self._serial
 
     def adopt(self, found: Found, wanted: int) -> None:
         """Take over the workers of an earlier master of this job; call before `run`."""

@@ -337,6 +337,30 @@ class JobSpec:
         help="When the loss of a step is NaN or infinite. stop: the job fails at once, keeps its last good "
         "checkpoint and writes no model. skip: that update is left out. continue: train on.",
     )
+    reproducible: bool = flag(
+        False,
+        group=Group.TRAINING,
+        commands=TRAINING,
+        help="The same final weights to the bit, whatever the number of workers, and whoever comes, goes or "
+        "is killed on the way. Workers whose processor or software would compute other bits are refused.",
+    )
+    virtual_workers: int = flag(
+        12,
+        group=Group.TRAINING,
+        metavar="N",
+        commands=TRAINING,
+        minimum=1,
+        help="With --reproducible: each step is cut into so many parts, whoever computes them. A number that "
+        "the likely numbers of workers divide, and never less than --num_workers.",
+    )
+    verify_fingerprint: str = flag(
+        "",
+        group=Group.TRAINING,
+        metavar="SHA256",
+        commands=TRAINING,
+        help="With --reproducible: the job fails unless the weights at its end have this fingerprint, which "
+        "an earlier run printed.",
+    )
 
     # -- elasticity --------------------------------------------------------------------------------------
     num_workers: int = flag(
@@ -399,7 +423,8 @@ class JobSpec:
         group=Group.ELASTICITY,
         metavar="N",
         minimum=0,
-        help="Threads of one worker's TensorFlow. 0: the cores divided by the workers that share a machine.",
+        help="Threads of one worker's TensorFlow. 0: the cores divided by the workers that share a machine, "
+        "or 1 with --reproducible.",
     )
     aux_params: str = flag(
         "",
@@ -506,8 +531,8 @@ class JobSpec:
         group=Group.LOGGING,
         metavar="FILE",
         commands=frozenset({Command.TRAIN, Command.EVALUATE, Command.PREDICT, Command.MASTER}),
-        help="When a job on this machine is over, write its report here, too, as one HTML file. One is "
-        "always in the job's directory; `elasticdl report` makes other forms of it.",
+        help="When the job is over, write its report here, too, as one HTML file; on Kubernetes a path on a "
+        "--volume. A local job always has one in its directory; `elasticdl report` makes other forms of it.",
     )
 
     # -- Kubernetes --------------------------------------------------------------------------------------
@@ -736,6 +761,18 @@ class JobSpec:
         return self.checkpoint_dir or (DEFAULT_CHECKPOINTS if self.checkpoint_steps else "")
 
     @property
+    def virtual_ranks(self) -> int:
+        """Into how many parts each step is cut, whoever computes them; 0: one for each worker."""
+        return self.virtual_workers if self.reproducible else 0
+
+    @property
+    def micro_batch(self) -> int:
+        """The most records of one forward pass."""
+        if self.reproducible:  # the same for all ways to come to this batch
+            return -(-self.global_batch_size // self.virtual_workers)
+        return self.minibatch_size
+
+    @property
     def global_batch_size(self) -> int:
         """Records of one step when all wanted workers are there.
 
@@ -745,7 +782,12 @@ class JobSpec:
 
     @property
     def threads(self) -> int:
-        """Threads that TensorFlow gets in one worker: workers that share a machine share its cores."""
+        """Threads that TensorFlow gets in one worker: workers that share a machine share its cores.
+
+        Bits depend on it, so it must not depend on the machine or on the workers of a reproducible job.
+        """
+        if self.reproducible:
+            return self.threads_per_worker or 1
         return self.threads_per_worker or max(1, (os.cpu_count() or 1) // max(1, self.num_workers))
 
 

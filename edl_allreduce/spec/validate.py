@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from edl_allreduce.spec.declare import Command, Group, flag_of
-from edl_allreduce.spec.job import JobSpec, OnNan, Strategy
+from edl_allreduce.spec.job import ElasticBatch, JobSpec, OnNan, Strategy
 from edl_allreduce.spec.typed import TYPED, problem_of
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -15,6 +15,8 @@ _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 # Pods are called elasticdl-<job>-worker-<id>, which Kubernetes limits to 63 characters: this leaves room for
 # five digits.
 LONGEST_JOB_NAME: Final = 40
+
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{64}")
 
 _AUX_PARAMS: Final = frozenset({"disable_relaunch"})
 
@@ -27,6 +29,7 @@ def problems(command: Command, spec: JobSpec, *, unreadable: frozenset[str]) -> 
     syntax = list(_syntax(spec))
     wrong = unreadable.union(*(flags for flags, _ in syntax))
     whole = [*_names(command, spec), *_numbers(command, spec), *_work(command, spec), *_cluster(spec, wrong)]
+    whole += _reproducible(spec)
     return [text for _, text in syntax] + [text for flags, text in whole if wrong.isdisjoint(flags)]
 
 
@@ -143,6 +146,42 @@ def _work(command: Command, spec: JobSpec) -> Iterator[Problem]:
     for name in _required_data(command, spec):
         if not getattr(spec, name):
             yield (name,), f"--{name} is missing: {_WHY[name]}"
+
+
+def _reproducible(spec: JobSpec) -> Iterator[Problem]:
+    """What the same bits need."""
+    if spec.verify_fingerprint and not _FINGERPRINT.fullmatch(spec.verify_fingerprint):
+        yield (
+            ("verify_fingerprint",),
+            f"--verify_fingerprint={spec.verify_fingerprint}: expected the 64 hexadecimal digits that a "
+            "reproducible job prints at its end.",
+        )
+    if not spec.reproducible:
+        if spec.verify_fingerprint:
+            yield (
+                ("verify_fingerprint",),
+                "--verify_fingerprint needs --reproducible: otherwise no two runs have the same bits.",
+            )
+        return
+    if spec.job_command:
+        yield (
+            ("reproducible",),
+            "--reproducible needs a model of the zoo: in a loop of your own nobody but you decides how a "
+            "step is cut into parts and where its random numbers come from.",
+        )
+    if spec.elastic_batch is ElasticBatch.WORKER:
+        yield (
+            ("reproducible", "elastic_batch"),
+            "--reproducible and --elastic_batch=worker exclude each other: the batch of a step would depend "
+            "on the number of workers.",
+        )
+    most = max(spec.num_workers, spec.min_workers, spec.max_workers)
+    if spec.virtual_workers < most:
+        yield (
+            ("virtual_workers",),
+            f"--virtual_workers={spec.virtual_workers} is less than the {most} workers that the job may "
+            "have: the others would have nothing to do.",
+        )
 
 
 _WHY: Final = {

@@ -24,7 +24,7 @@ Object = dict[str, Any]
 
 _PATH = re.compile(r"/apis?/(?P<group>.+?)(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>[a-z]+)$")
 KINDS = {
-    "networkpolicies": "NetworkPolicy",
+    "networkpolicies": "NetworkPolicy", "configmaps": "ConfigMap",
     "pods": "Pod", "nodes": "Node", "services": "Service", "secrets": "Secret", "events": "Event",
     "namespaces": "Namespace", "leases": "Lease", "priorityclasses": "PriorityClass",
     "trainingjobs": "TrainingJob",

@@ -227,9 +227,10 @@ class FakeOrders:
     def switching(self, step: int) -> None:
         """The next plan is there already."""
 
-    def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None:
+    def done(self, step: int, *, stopped: bool, failure: str, warning: str, fingerprint: str = "") -> None:
         last = self.progress
-        self.send(protocol.Done(self._generation, step, stopped, last.position, last.loss, failure, warning))
+        told = (last.position, last.loss, failure, warning, fingerprint)
+        self.send(protocol.Done(self._generation, step, stopped, *told))
 
     def send(self, message: protocol.FromWorker) -> None:
         self._master.hear(self, message)

@@ -113,7 +113,8 @@ class FakeRing:
         self._reach("sum")
         rows = self._exchange([np.array(tensor) for tensor in tensors])
         self._reach("summed")
-        return [np.sum(column, axis=0) for column in zip(*rows, strict=True)]
+        # NumPy alone would widen small whole numbers, a ring does not.
+        return [np.sum(column, axis=0, dtype=column[0].dtype) for column in zip(*rows, strict=True)]
 
     def gather(self, values: Sequence[int]) -> list[list[int]]:
         self._reach("gather")

@@ -623,8 +623,11 @@ class World:
         holders = [w for w in peers if w.has_state]
         if holders:
             return max(holders, key=lambda w: w.step).uid
+        # Before the first step everybody's model is a fresh one: nothing is lost with it.
         waiting = [
-            w.uid for w in self.workers.values() if w.uid in self.state.members and self._could_go_on(w)
+            w.uid
+            for w in self.workers.values()
+            if w.step > 0 and w.uid in self.state.members and self._could_go_on(w)
         ]
         waiting = [] if plan.generation in self.inherited else waiting
         assert not waiting, f"training begins anew in {_ids(plan)} although {waiting} still holds the model"

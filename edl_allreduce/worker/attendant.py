@@ -147,10 +147,10 @@ class Attendant:
         """Say that this worker will not come to the ring of `plan`: it was called off before it entered."""
         self._put(events.HasDeclined(plan, step))
 
-    def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None:
+    def done(self, step: int, *, stopped: bool, failure: str, warning: str, fingerprint: str = "") -> None:
         last = self.progress
         self._beat()
-        self._put(events.IsDone(step, stopped, last.position, last.loss, failure, warning))
+        self._put(events.IsDone(step, stopped, last.position, last.loss, failure, warning, fingerprint))
 
     def announce(self, plan: Plan, place: StartPoint) -> None:
         """Tell newcomers where the ring of `plan` will begin, so that they read their records before."""

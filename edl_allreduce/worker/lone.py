@@ -26,8 +26,9 @@ log = logging.getLogger(__name__)
 class LoneMaster:
     """Leads one rank of the one ring there is. It is the stream to itself: `send` is the worker's end."""
 
-    def __init__(self, plan: Plan, rank: int, bad_allowed: int = 0) -> None:
-        self.account = Account(bad_allowed)
+    def __init__(self, plan: Plan, rank: int, bad_allowed: int = 0, fingerprint: str = "") -> None:
+        """`fingerprint`: which the weights must have at the end; empty: any."""
+        self.account = Account(bad_allowed, expected=fingerprint)
         self.path = ""
         """Where the result was written."""
         self.stopped = False
@@ -59,11 +60,14 @@ class LoneMaster:
         """Say how the job ended, and give the exit code."""
         self.check()
         remarks = f"; {self.account.remarks}" if self.account.remarks else ""
-        missing = "; ".join(filter(None, (self._missing, self.account.shortfall)))
+        mismatch = "" if self.stopped else self.account.mismatch
+        missing = "; ".join(filter(None, (self._missing, self.account.shortfall, mismatch)))
         if missing:
             print(f"Failed: trained for {step} steps, but {missing}{remarks}", file=sys.stderr)
         else:
             print(f"{'Stopped' if self.stopped else 'Succeeded'}: {step} steps{remarks}")
+        if self.account.fingerprint:
+            print(f"The fingerprint of the weights is {self.account.fingerprint} (SHA-256)")
         if self.path:
             print(f"The trained model is in {self.path}")
         return EXIT_FAILED if missing else EXIT_INTERRUPTED if self.stopped else 0
@@ -107,6 +111,7 @@ class LoneMaster:
 
     def _done(self, message: protocol.Done) -> None:
         self.stopped, self.account.warning = message.stopped, message.warning
+        self.account.fingerprint = message.fingerprint
         if message.failure and self._failure is None:
             self._failure = JobFailed(message.failure)
         if self._rank == 0 and self._failure is None:

@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT_EXAMPLES = 150
 NATIVE_EXAMPLES = 120
 
+pytestmark = pytest.mark.search
+
 
 @pytest.mark.parametrize("form", [f for f in FORMATS if not f.native], ids=lambda form: form.name)
 def test_a_damaged_file_is_read_or_told(form: Format, tmp_path):

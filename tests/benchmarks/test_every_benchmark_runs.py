@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SMALL = {
     "steady": ["--rounds=1", "--models=mlp", "--steps=40", "--static_only"],
-    "reform": ["--rounds=1", "--kills=1", "--drains=1", "--kills_of_four=0", "--no_peer"],
+    "reform": ["--rounds=1", "--kills=1", "--drains=0", "--kills_of_four=0", "--no_peer"],
     "worlds": ["--rounds=1", "--sizes=2"],
     "allreduce": ["--rounds=1", "--sizes=4,65536"],
     "data": ["--rounds=1", "--records=300", "--pixels=4"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -168,16 +167,26 @@ def test_the_report_says_what_an_autoscaler_needs():
 
 
 def test_step_times_are_taken_only_of_a_ring_that_has_settled():
-    first = account.sample(Account(), status())
-    assert first.step_seconds == {}
-    second = account.sample(first, status(steps_per_second=4.0))
+    first = account.sample(Account(), status(), 100.0)
+    assert account.sample(first, status(), 109.0).step_seconds == {}
+    second = account.sample(first, status(steps_per_second=4.0), 110.0)
     assert second.step_seconds == {2: 0.25}
-    reformed = account.sample(second, status(3, generation=4, steps_per_second=9.0))
+    reformed = account.sample(second, status(3, generation=4, steps_per_second=9.0), 111.0)
     assert reformed.step_seconds == {2: 0.25}
-    waiting = account.sample(replace(reformed, sampled=(4, 3)), status(3, generation=4, phase="Waiting"))
+    waiting = account.sample(reformed, status(3, generation=4, phase="Waiting"), 200.0)
     assert 3 not in waiting.step_seconds
     carried = account.begin(Progress(step_seconds={2: 0.25}, start_up=6.0))
     assert carried.step_seconds == {2: 0.25} and carried.start_ups == (6.0,)
+
+
+def test_a_size_that_is_new_is_measured_as_soon_as_a_few_steps_were_made_with_it():
+    first = account.sample(Account(), status(step=50), 100.0)
+    assert account.sample(first, status(step=54), 108.0).step_seconds == {}, "too few steps"
+    assert account.sample(first, status(step=90), 102.0).step_seconds == {}, "too early"
+    known = account.sample(first, status(step=55, steps_per_second=4.0), 103.0)
+    assert known.step_seconds == {2: 0.25}
+    assert account.sample(known, status(step=70, steps_per_second=1.0), 107.0).step_seconds == {2: 0.25}
+    assert account.sample(known, status(step=90, steps_per_second=1.0), 113.0).step_seconds[2] > 0.25
 
 
 def test_how_long_workers_take_to_start_does_not_count_while_they_wait_for_room():

@@ -26,6 +26,25 @@ def test_a_service_that_waits_gets_room_by_draining_before_the_scheduler_must_pr
     play(story())
 
 
+def test_nobody_is_drained_for_a_service_for_which_the_scheduler_preempts_already(lab: Lab, play):
+    async def story():
+        controller = lab.controller()
+        lab.job(high=7)
+        await lab.turn(controller)
+        lab.works(size=4, step_seconds={4: 1.0})
+        for _ in range(3):
+            await lab.turn(controller)
+            lab.works(step_seconds={4: 1.0, 7: 0.6})
+        where = lab.service("nginx", cpu=1)
+        lab.api.patch(where, {"status": {"nominatedNodeName": "n0"}})
+        lab.api.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{lab.worker_names()[-1]}")
+        await lab.turn(controller)
+        assert lab.orders().leaving == (), "who leaves was chosen by the scheduler"
+        assert lab.orders().workers >= 6
+
+    play(story())
+
+
 def test_a_new_job_gets_its_minimum_from_one_that_has_more(lab: Lab, play):
     async def story():
         controller = lab.controller()

@@ -69,6 +69,7 @@ def gen_dataset(*words: object, **environ: str) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.programs
 def test_the_script_makes_every_set_of_the_examples_from_original_files(mnist_files, tmp_path):
     done = gen_dataset(tmp_path / "data", mnist_files[0], FRACTION="0.5")
     assert done.returncode == 0, done.stdout + done.stderr

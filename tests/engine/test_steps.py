@@ -16,6 +16,7 @@ from edl_allreduce.worker.loop.steps import Written
 STEPS = 10
 
 
+@pytest.mark.programs
 def test_the_loop_imports_no_framework():
     heavy = ("tensorflow", "keras", "horovod", "grpc")
     code = f"""

@@ -95,6 +95,7 @@ def readable_by(command: Command, spec: JobSpec) -> JobSpec:
     return dataclasses.replace(spec, **foreign)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("command", [Command.TRAIN, Command.MASTER, Command.WORKER])
 @settings(deadline=None)
 @given(spec=specs)

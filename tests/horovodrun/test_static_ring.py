@@ -61,6 +61,7 @@ def _has_mpi() -> bool:
     return subprocess.run([sys.executable, "-c", check], capture_output=True).returncode == 0
 
 
+@pytest.mark.programs
 def test_without_master_and_launcher_the_ways_are_named():
     done = subprocess.run(
         [sys.executable, "-m", "edl_allreduce.worker.main", "--worker_id=0"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import Phase as Search
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -103,7 +104,7 @@ WholeJob.TestCase.settings = settings(
     deadline=None,
     phases=set(Search) - {Search.explain},  # it takes minutes; the world tells its story anyway
 )
-TestWholeJob = WholeJob.TestCase
+TestWholeJob = pytest.mark.search(WholeJob.TestCase)
 
 
 def test_without_faults_a_job_trains_writes_its_result_and_ends() -> None:

@@ -35,7 +35,7 @@ def names(value: object) -> str:
     return " ".join(sorted(value)) if isinstance(value, set) else str(value)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("wanted", "faults", "ends"),
     [

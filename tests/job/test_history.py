@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from edl_allreduce.cluster.kubernetes.remote import events_in, logged
@@ -61,12 +63,19 @@ def test_the_file_is_bounded(tmp_path, monkeypatch):
     assert wrote(tmp_path, goes_on=True) == 100
 
 
+@pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("event", [READY, events.Noted("pod", "line one\nline two: {}")])
-def test_events_are_data_in_the_log_of_a_pod_whatever_else_it_prints(event):
+def test_events_are_data_in_the_log_of_a_pod_whatever_else_it_prints(event, as_json):
     told = record(7, event)
-    line = logged(told)
+    line = logged(told, as_json=as_json)
     assert "\n" not in line
-    others = ["2026-01-01 00:00:00,000 INFO [master] ready: worker 9 is ready", "event {broken", "event"]
+    if as_json:
+        said = json.loads(line)
+        assert (said["process"], said["event"]["serial"]) == ("master", 7) and said["time"].endswith("+00:00")
+    others = [
+        "2026-01-01 00:00:00,000 INFO [master] ready: worker 9 is ready", "event {broken", "event",
+        '{"event":{broken', '{"event":{"serial":1}}', '{"time":"","message":"ready"}',
+    ]  # fmt: skip
     assert events_in([*others, line, *others]) == [told]
     assert events.from_data(events_in([line])[0].event) == event
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -84,7 +85,7 @@ AnyOrder.TestCase.settings = settings(
     deadline=None,
     phases=set(Phase) - {Phase.explain},  # it takes minutes; the world tells its story anyway
 )
-TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder = pytest.mark.search(AnyOrder.TestCase)
 
 
 def test_the_simulated_world_trains_to_the_end() -> None:

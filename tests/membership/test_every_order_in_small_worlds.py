@@ -148,12 +148,12 @@ BOUNDARY = "a voted boundary"
     ],
     ids=names,
 )
-@pytest.mark.exhaustive
+@pytest.mark.search
 def test_no_order_of_events_breaks_a_promise(begin: Callable[[], World], faults: tuple[Action, ...]) -> None:
     assert explore(begin(), faults) > 0
 
 
-@pytest.mark.exhaustive
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("begin", "faults", "situations"),
     [

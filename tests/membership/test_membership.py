@@ -14,6 +14,7 @@ from edl_allreduce.core.membership.types import (
     Abort,
     Action,
     Anomaly,
+    Away,
     Event,
     Evict,
     Finish,
@@ -379,6 +380,23 @@ def test_a_draining_member_that_may_have_the_model_is_not_dropped_for_one_withou
     machine.arrive("c")
     machine.lose("a")
     assert machine.ring == "bc"
+
+
+def test_one_that_may_have_got_the_model_is_waited_for_when_the_holder_dies() -> None:
+    """Its report was lost with its connection, and the other newcomer has nothing."""
+    machine = Machine(wanted=1)
+    machine.arrive("a")
+    machine.join("a")
+    machine.tell(*(said.hello(seat(u), link=1) for u in "bc"), *(said.ready(u) for u in "bc"))
+    machine.tell(said.joined("a", 1, 40))
+    assert machine.ring == "abc"
+    machine.tell(*(said.entered(u, 2) for u in "abc"), Away("b", 1))
+    assert machine.ring == "ac", "it cannot complete without b"
+    machine.lose("a")
+    assert machine.ring == "ac", "c alone would begin anew"
+    assert machine.state.waiting_for == "worker 1 may hold the model and has lost its connection"
+    machine.tell(said.hello(seat("b"), plan(2, "abc"), step=40, generation=2, link=2))
+    assert machine.ring == "bc", "b hands it over"
 
 
 def test_one_that_was_let_go_with_the_model_is_called_back_when_all_others_die() -> None:

@@ -204,6 +204,7 @@ def test_an_audit_belongs_to_one_job(job):
         (["edl_allreduce.worker.main"], {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}),
     ],
 )
+@pytest.mark.programs
 def test_whoever_runs_the_job_says_it_before_anything_begins(job, program, environment):
     job()
     flags = ["--job_name=mine", "--model_zoo=zoo", "--model_def=mine.custom_model", "--training_data=data"]
@@ -218,6 +219,7 @@ def test_whoever_runs_the_job_says_it_before_anything_begins(job, program, envir
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.programs
 def test_nothing_heavy_is_imported_for_that():
     heavy = ("tensorflow", "keras", "grpc")
     code = (
@@ -227,6 +229,7 @@ def test_nothing_heavy_is_imported_for_that():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("module", ["main", "start.local"])
 def test_no_library_starts_threads_before_a_worker_has_blocked_its_signals(module):
     """A thread that does not block SIGTERM gets it, and the worker dies instead of leaving in order."""

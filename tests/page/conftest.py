@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from edl_allreduce.core.protocol import Command
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.master.web.feed import Feed
-from edl_allreduce.master.web.guard import page_url
 from edl_allreduce.master.web.server import PageServer
+from edl_allreduce.web.guard import page_url
 from kubelab import tiers
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
@@ -120,7 +120,12 @@ def stage() -> Iterator[Callable[..., Stage]]:
     """Serve a played job from another thread, as a browser and its test need it."""
     ends: list[Callable[[], None]] = []
 
-    def begin(shown: Callable[[], JobStatus], history: list[EventRecord], token: str = TOKEN) -> Stage:
+    def begin(
+        shown: Callable[[], JobStatus],
+        history: list[EventRecord],
+        token: str = TOKEN,
+        about: dict[str, str] | None = None,
+    ) -> Stage:
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
 
@@ -131,7 +136,7 @@ def stage() -> Iterator[Callable[..., Stage]]:
                 commands.append(command)
                 return shown()
 
-            feed = Feed(shown, history=history)
+            feed = Feed(shown, history=history, about=lambda: about or {})
             server = PageServer(feed, answer, token)
             port = await server.start("127.0.0.1", 0)
             feed.start()

@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 
 from edl_allreduce.cli.main import main
 from edl_allreduce.cluster.registry import LocalJobFiles
-from edl_allreduce.master.web.guard import page_token, page_url
+from edl_allreduce.web.guard import page_token, page_url
 
 pytestmark = pytest.mark.training
 

@@ -18,8 +18,8 @@ from edl_allreduce.core import events
 from edl_allreduce.core.protocol import DrainWorker
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import JobFailed, UsageError
-from edl_allreduce.master.web.guard import page_token
 from edl_allreduce.spec import parse_job
+from edl_allreduce.web.guard import page_token
 
 from .builders import history, status
 

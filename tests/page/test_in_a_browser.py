@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from edl_allreduce.core import events
-from edl_allreduce.core.goodput import GoodputReport
+from edl_allreduce.core.goodput import GoodputReport, WorkerGoodput
 from edl_allreduce.core.protocol import DrainWorker, Scale, StopJob
 from edl_allreduce.core.status import Tally
 from edl_allreduce.master.web.feed import Feed, encode
@@ -23,6 +23,11 @@ SPENT = GoodputReport(
     seconds={"productive_step": 15.0, "program_startup": 4.0, "reform_join": 1.0},
     worker_wall=40.0,
     worker_seconds={"productive_step": 30.0, "program_startup": 8.0, "capacity_missing": 2.0},
+    reforms={"loss": {"reform_join": 1.0}},
+    workers=[
+        WorkerGoodput(0, 20.0, {"productive_step": 16.0, "program_startup": 4.0}),
+        WorkerGoodput(1, 18.0, {"productive_step": 14.0, "program_startup": 4.0}, gone=True),
+    ],
 )
 DISTURBED = history(
     (0.0, events.WorkerLaunched(0)),
@@ -36,7 +41,12 @@ DISTURBED = history(
     (12.1, events.RingReformed(0, 2, 1, 0.02, 0.01, 0.03, 0.01, 0.01)),
 )
 SHOWN = status(
-    goodput=SPENT, tally=Tally(100, 5000, 15.0, [0.08], 1), workers=[worker(0), worker(2, rank=-1)]
+    goodput=SPENT,
+    tally=Tally(100, 5000, 15.0, [0.08], 1),
+    workers=[
+        worker(0, compute_seconds=0.05, best_rank_score=0.5, own_best_score=0.8, node="spot-7"),
+        worker(2, rank=-1),
+    ],
 )
 
 
@@ -57,6 +67,20 @@ def test_the_page_shows_the_job_and_nothing_goes_wrong(stage, open_tab):
     assert label is not None and "2 workers, 1 of them alive, 1 pause" in label
     assert page.url == f"http://{job.address}/", "the token is no longer in the address bar"
     tab.check(job.address)
+
+
+def test_a_worker_has_its_node_two_scores_and_its_own_goodput_also_when_it_is_gone(stage, open_tab):
+    page = open_tab(stage(shown, DISTURBED).url).page
+    row = page.get_by_role("region", name="Table of workers").locator("tbody tr").first
+    for words in ("spot-7", "50 ms", "50 %", "80 %"):
+        expect(row).to_contain_text(words)
+    expect(page.locator(".cause")).to_contain_text("a worker was lost")
+    page.get_by_text("Each worker's own time").click()
+    lives = page.get_by_role("region", name="Table of each worker's time").locator("tbody tr")
+    expect(lives).to_have_count(2)
+    expect(lives.nth(1)).to_contain_text("gone")
+    expect(lives.nth(1)).to_contain_text("78 %")
+    expect(lives.nth(1)).to_contain_text("start of programs: 4.0 s")
 
 
 def test_what_happens_is_there_a_moment_later_without_a_reload(stage, open_tab):
@@ -114,9 +138,9 @@ def test_the_keyboard_is_enough(stage, open_tab):
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
-    page.locator("details summary").first.focus()
+    page.locator(".pauses summary").first.focus()
     page.keyboard.press("Enter")
-    expect(page.locator("details").first).to_have_attribute("open", "")
+    expect(page.locator(".pauses details").first).to_have_attribute("open", "")
     page.get_by_role("button", name="Events of worker 0").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_label("Worker", exact=True)).to_be_focused()
@@ -141,7 +165,7 @@ def test_events_can_be_filtered_by_words_kind_and_worker(stage, open_tab):
 def test_axe_finds_nothing_serious(stage, open_tab, scheme):
     tab = open_tab(stage(shown, DISTURBED).url, color_scheme=scheme)
     expect(tab.page.locator(".log li")).to_have_count(len(DISTURBED))
-    tab.page.locator("details summary").first.click()
+    tab.page.locator(".pauses summary").first.click()
     found = Axe().run(tab.page).response["violations"]
     assert [f"{one['id']}: {one['nodes'][0]['html']}" for one in found if one["impact"] != "minor"] == []
 

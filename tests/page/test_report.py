@@ -96,7 +96,7 @@ def test_the_report_draws_the_same_picture(open_tab, tmp_path):
     assert tab.page.locator("h1").text_content() == "digits"
     assert tab.page.locator("canvas").count() >= 2
     assert tab.page.get_by_role("button", name="Stop…").count() == 0
-    tab.page.locator("details summary").first.click()
+    tab.page.locator(".pauses summary").first.click()
     tab.page.get_by_role("table").get_by_text("first step").wait_for()
     assert tab.complaints == [] and tab.asked == {""}
 

@@ -15,9 +15,9 @@ from edl_allreduce.core import events
 from edl_allreduce.core.protocol import Command, DrainWorker, Scale, StopJob
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import UsageError
-from edl_allreduce.master.web import server as web_server
 from edl_allreduce.master.web.feed import Feed
 from edl_allreduce.master.web.server import PageServer
+from edl_allreduce.web import site
 
 from .builders import history, record, status
 
@@ -217,7 +217,7 @@ def test_a_viewer_that_reads_nothing_holds_up_nobody():
 
 
 def test_whoever_connects_without_end_is_hung_up_on_and_the_page_still_answers(monkeypatch):
-    monkeypatch.setattr(web_server, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(site, "MOST_CONNECTIONS", 3)
 
     async def story(served: Served) -> None:
         port = int(served.url.rpartition(":")[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edl_allreduce.master.web import guard
+from edl_allreduce.web import guard
 
 OWN = frozenset({"trainer-1"})
 

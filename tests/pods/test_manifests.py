@@ -51,6 +51,9 @@ def test_the_gke_command_line_gives_a_master_pod():
     ports = [{"name": "master", "containerPort": 50001}, {"name": "page", "containerPort": 50002}]
     assert container["ports"] == ports
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "page"}
+    assert "livenessProbe" not in container, (
+        "a kubelet that kills a busy master would end the job (docs/seeing.md)"
+    )
     name = "elasticdl-test-mnist-master-volume-0"
     assert {"name": name, "mountPath": "/data"} in container["volumeMounts"]
     claim = {"name": name, "persistentVolumeClaim": {"claimName": "fileserver-claim"}}

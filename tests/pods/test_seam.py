@@ -90,3 +90,22 @@ def test_pods_are_found_by_their_names():
         assert pods(object()).facts(2) == WorkerFacts(name="elasticdl-job-worker-2")
 
     asyncio.run(scenario())
+
+
+def test_temporary_files_of_a_master_that_was_killed_go_when_its_job_is_started_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    async def scenario() -> None:
+        other = processes(tmp_path / "other" / "logs")
+        killed = processes(tmp_path / "logs")
+        killed._scratch._finalizer.detach()  # it cannot tidy up
+        again = processes(tmp_path / "logs")
+        assert len(list(tmp_path.glob("elasticdl-*"))) == 3
+        await again.start()
+        assert len(list(tmp_path.glob("elasticdl-*"))) == 2, "another job keeps its own"
+        await again.close()
+        await other.close()
+        assert not list(tmp_path.glob("elasticdl-*"))
+
+    asyncio.run(scenario())

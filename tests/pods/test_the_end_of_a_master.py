@@ -16,13 +16,8 @@ from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import Result
 from edl_allreduce.core.status import CheckpointStatus, JobStatus, Tally
 from edl_allreduce.master import in_cluster
-from edl_allreduce.master.in_cluster import (
-    TERMINATION_BYTES,
-    ClusterMaster,
-    Memory,
-    MemoryFile,
-    last_word,
-)
+from edl_allreduce.master.in_cluster import ClusterMaster, Memory, MemoryFile
+from edl_allreduce.master.last_word import TERMINATION_BYTES, last_word
 from edl_allreduce.spec import JobSpec
 from tests.terminal.statuses import status
 
@@ -38,6 +33,7 @@ def master(monkeypatch, tmp_path):
     made.metrics = SimpleNamespace(close=lambda: None)
     made.tracing = SimpleNamespace(close=lambda: None)
     made.recorder = SimpleNamespace(close=nothing)
+    made.notary = SimpleNamespace(close=nothing)
     return made
 
 

@@ -141,6 +141,7 @@ def test_a_tampered_sdist_is_refused_and_removed(tmp_path):
     assert not sdist.exists()
 
 
+@pytest.mark.programs
 def test_a_false_sdist_of_the_index_is_refused_before_its_code_runs(tmp_path, monkeypatch):
     """pip asks an sdist about itself by running its setup.py."""
     ran = tmp_path / "ran"

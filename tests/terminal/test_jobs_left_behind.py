@@ -196,6 +196,7 @@ def test_a_directory_of_another_running_job_names_that_job(tmp_path, flags, caps
     assert "a job named one is running already" in capsys.readouterr().err
 
 
+@pytest.mark.programs
 def test_a_port_that_is_taken_is_refused_in_one_line(tmp_path, flags):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -108,11 +108,13 @@ def elasticdl(
         ("elasticdl --help >/dev/full", 1, "elasticdl: No space left on device\n"),
     ],
 )
+@pytest.mark.programs
 def test_a_command_without_a_place_to_print_has_no_traceback(command, code, said):
     done = elasticdl(command)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
+@pytest.mark.programs
 def test_a_path_with_an_umlaut_in_a_locale_without_utf8(tmp_path):
     done = elasticdl(f"elasticdl events --job_dir={tmp_path}/Dätä", env=NOT_UTF8)
     assert done.returncode == 2 and f"{tmp_path}/Dätä holds no job" in done.stderr
@@ -124,6 +126,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_anything_begins():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.programs
 def test_a_directory_that_was_deleted(tmp_path, digits_flags):
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -34,7 +34,9 @@ def busy(**changes):
         ),
         metrics={"accuracy": 0.97}, metrics_step=80,
         workers=[
-            worker(0, compute_seconds=0.0521), worker(1, compute_seconds=0.1534, straggler=True), worker(2),
+            worker(0, compute_seconds=0.0521, own_best_score=0.97),
+            worker(1, compute_seconds=0.1534, straggler=True, best_rank_score=0.34, own_best_score=0.41),
+            worker(2),
         ],
         events=records(
             events.WorkerLaunched(0), events.WorkerLaunched(1), events.WorkerLaunched(2),
@@ -61,7 +63,9 @@ def test_eighty_by_twenty_four_has_everything():
     for words in (
         "digits · Training", "step 100 of 200 (50 %)", "epoch 6 of 10", "10 s left", "loss 0.2500 █▆▄▂▁",
         "500 records/s", "ring 3 of 3", "goodput 75 %, 67 % of worker seconds; lost: start of programs 4.0 s",
-        "'accuracy': 0.97", "52.1 ms", "153.4 ms", "slow", "workers 0, 1, 2 start", "was ended by SIGKILL",
+        "'accuracy': 0.97", "52.1 ms", "153.4 ms", "slow", "of best", "of own", "34 %",
+        "41 %", "97 %",
+        "workers 0, 1, 2 start", "was ended by SIGKILL",
         "workers 0, 2 go on in generation 2 after 0.060 s",
     ):  # fmt: skip
         assert words in text, f"{words}\n{text}"
@@ -73,9 +77,15 @@ def test_forty_columns_have_what_matters():
     assert len(lines) <= 24 and all(len(line) <= 40 for line in lines)
     for words in (
         "digits · Training", "step 100 of 200 (50 %)", "10 s left", "loss 0.2500", "goodput 75 %", "52.1 ms",
-        "re-form workers 0, 2 go on",
+        "34 %", "re-form workers 0, 2 go on",
     ):  # fmt: skip
         assert words in text, f"{words}\n{text}"
+
+
+def test_pods_have_nodes():
+    pods = [worker(i, node=f"node-{i}", name=f"elasticdl-digits-worker-{i}") for i in range(2)]
+    text = "\n".join(drawn(busy(workers=[*pods, worker(2, standing="starting", rank=-1)]), 80, 24))
+    assert " node " in text and "node-1" in text and "127.0.0.1" not in text
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 50), (40, 24), (40, 15), (200, 20)])

@@ -27,11 +27,19 @@ def training_jobs(_hollow_cluster) -> Iterator[None]:
 def install(cluster) -> None:
     """Until they are served. `kubectl wait` is not asked: it fails on a CRD that has no conditions yet."""
     cluster.kubectl("apply", "--server-side", "--validate=strict", "-f", str(FILE))
-    eventually(lambda: _served(cluster), "TrainingJobs are served", 60)
+    served(cluster)
 
 
 def remove(cluster) -> None:
     cluster.api.delete(PATH)
+    unserved(cluster)
+
+
+def served(cluster) -> None:
+    eventually(lambda: _served(cluster), "TrainingJobs are served", 60)
+
+
+def unserved(cluster) -> None:
     eventually(lambda: not _served(cluster), "TrainingJobs are gone", 60)
 
 

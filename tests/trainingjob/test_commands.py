@@ -230,11 +230,24 @@ def test_the_list_has_sizes_plans_and_reasons(cluster, capsys):
     )
     assert elasticdl("jobs", "--cluster") == 0
     words = capsys.readouterr().out.split()
+    assert {"starts", "ends", "01-01"} <= set(words)
     assert {"default", "job", "Running", "3/4", "1-4", "42", "3→4:", "+31"} <= set(words)
     assert elasticdl("jobs", "--namespace=default", "--output=json") == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["ready"], row["target"], row["percent"]) == (3, 4, 42)
     assert row["reason"].startswith("3→4")
+
+
+def test_one_that_waits_says_when_it_will_begin(cluster, capsys):
+    plan = {
+        "reason": "waits for 2 CPUs",
+        "expectedStart": "2030-01-01T08:00:00Z",
+        "expectedEnd": "2030-01-01T09:00:00Z",
+    }
+    running(cluster, phase="Pending", workers={"ready": 0, "target": 0}, plan=plan)
+    assert elasticdl("jobs", "--cluster", "--output=json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["ends"] - row["starts"] == 3600
 
 
 def test_a_wrong_spec_is_told_in_the_list(cluster, capsys):

@@ -42,6 +42,7 @@ def same(one: JobSpec, other: JobSpec) -> None:
     assert one.typed.master_resources == other.typed.master_resources
 
 
+@pytest.mark.search
 @settings(deadline=None)
 @given(spec=specs)
 def test_a_job_comes_back_from_its_resource(spec):
@@ -54,6 +55,7 @@ def test_a_job_comes_back_from_its_resource(spec):
     assert (read.min, read.max) == (spec.min_workers, spec.max_workers or spec.num_workers)
 
 
+@pytest.mark.search
 @settings(deadline=None)
 @given(spec=specs)
 def test_the_master_gets_the_flags_that_the_user_typed(spec):
@@ -130,6 +132,7 @@ def test_code_of_the_user_is_not_sent_to_a_controller():
         to_object(spec)
 
 
+@pytest.mark.search
 @settings(deadline=None)
 @given(
     value=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8),

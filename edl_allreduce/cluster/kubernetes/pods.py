@@ -379,7 +379,8 @@ class KubernetesCluster:
 
     def facts(self, worker_id: int) -> WorkerFacts:
         name = names.worker_name(self._spec.job_name, worker_id)
-        return WorkerFacts(name=name, condition=self._conditions.get(worker_id, ""))
+        node = self._pods.get(worker_id, {}).get("spec", {}).get("nodeName") or ""
+        return WorkerFacts(name=name, condition=self._conditions.get(worker_id, ""), node=node)
 
     async def last_words(self, worker_id: int) -> str:
         name = names.worker_name(self._spec.job_name, worker_id)

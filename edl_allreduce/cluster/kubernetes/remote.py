@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from edl_allreduce import clock, contract
+from edl_allreduce import clock, contract, logs
 from edl_allreduce.cluster.known import Address, event_line, read_event
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
@@ -43,17 +43,36 @@ NOT_STARTED = 400
 CHUNK = 64 * 1024
 EVENT_PREFIX = "event {"
 """How a line of the master's log begins that tells an event as JSON."""
+JSON_PREFIX = '{"event":{'
+"""The same where all lines are JSON (--log_format=json)."""
 
 
-def logged(event: EventRecord) -> str:
+def logged(event: EventRecord, *, as_json: bool = False) -> str:
     """An event as the master prints it, whatever --log_level is: its log is what is left of a job."""
-    return f"event {event_line(event).decode().rstrip()}"
+    line = event_line(event).decode().rstrip()
+    if not as_json:
+        return f"event {line}"
+    return f'{{"event":{line},"time":"{logs.time_of(event.wall)}","level":"INFO","process":"master"}}'
 
 
 def events_in(lines: Iterable[str]) -> list[EventRecord]:
     """The events of a master from what its pod printed."""
-    told = (line.partition(" ")[2] for line in lines if line.startswith(EVENT_PREFIX))
-    return [event for text in told if (event := read_event(text)) is not None]
+    return [event for line in lines if (event := _event_in(line)) is not None]
+
+
+class _JsonLine(msgspec.Struct):
+    event: EventRecord
+
+
+def _event_in(line: str) -> EventRecord | None:
+    if line.startswith(EVENT_PREFIX):
+        return read_event(line.partition(" ")[2])
+    if not line.startswith(JSON_PREFIX):
+        return None
+    try:
+        return msgspec.json.decode(line, type=_JsonLine).event
+    except UNDECODABLE:
+        return None
 
 
 class Tunnel:
@@ -296,7 +315,7 @@ class ClusterJob:
     def _shown(self, pod: str, *, follow: bool = False) -> Iterator[str]:
         """What a pod printed for people: events are there in words, too."""
         lines = self._pod_lines(pod, follow=follow)
-        return (line for line in lines if not line.startswith(EVENT_PREFIX))
+        return (line for line in lines if not line.startswith((EVENT_PREFIX, JSON_PREFIX)))
 
     def _pod_lines(self, pod: str, *, follow: bool = False) -> Iterator[str]:
         """What a pod printed."""

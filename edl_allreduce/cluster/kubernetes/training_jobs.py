@@ -69,6 +69,8 @@ class Account:
     percent: int | None
     created: float
     """Seconds since 1970, here and below."""
+    starts: float | None
+    """When one that waits is expected to begin; None where it runs, or nobody knows."""
     ends: float | None
     """When it is expected to end; None where nobody knows."""
     goodput: str
@@ -98,6 +100,7 @@ def account(given: Object) -> Account:
         total_steps=_count(trainer.get("totalSteps")),
         percent=None if percent is None else _count(percent),
         created=moment(metadata.get("creationTimestamp")) or 0.0,
+        starts=moment(plan.get("expectedStart")),
         ends=moment(plan.get("expectedEnd")),
         goodput=str(status.get("goodput") or ""),
         reason=str(_told(status) or plan.get("reason") or UNSEEN),

@@ -89,6 +89,7 @@ class IsDone:
     loss: float = 0.0
     failure: str = ""
     warning: str = ""
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)

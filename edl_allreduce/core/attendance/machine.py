@@ -44,7 +44,7 @@ ABORT_AGAIN_SECONDS = 0.05
 """The order to break a ring may fall into the moment before it begins to form: it is given until it took."""
 KEPT = (
     protocol.Failed, protocol.Note, protocol.Evaluated, protocol.Checkpointed, protocol.BadRecords,
-    protocol.TaskDone, protocol.Concluded, protocol.Reformed,
+    protocol.TaskDone, protocol.Concluded, protocol.Reformed, protocol.Differs,
 )  # fmt: skip
 """Reports that nobody else gives: they wait until the master listens."""
 LASTING = (protocol.Done, protocol.Exported, protocol.Checkpointed, protocol.Failed)
@@ -294,11 +294,11 @@ def _training(
             state = replace(state, gave_up=max(state.gave_up, plan.generation))
             out = protocol.Out(plan.generation, step, "called off before it entered")
             return state, (Send(out),)
-        case IsDone(step, stopped, position, loss, failure, warning):
+        case IsDone(step, stopped, position, loss, failure, warning, fingerprint):
             if state.stage is not Stage.TRAINING or state.plan is None:
                 return _odd(state, f"finished while it is {state.stage.value}")
             generation = state.plan.generation
-            done = protocol.Done(generation, step, stopped, position, loss, failure, warning)
+            done = protocol.Done(generation, step, stopped, position, loss, failure, warning, fingerprint)
             state = _lasting(replace(state, stage=Stage.DONE), done)
             return _at_step(state, step), (Send(done),)
 

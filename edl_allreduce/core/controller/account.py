@@ -14,6 +14,11 @@ from edl_allreduce.core.status import JobStatus
 PULLS: Final = ("working", "waiting")
 LAST: Final = 9
 """Pauses and start-ups of which the median counts."""
+SAMPLE_SECONDS: Final = 10.0
+"""How often the step time of a ring is taken."""
+SETTLED_SECONDS: Final = 3.0
+SETTLED_STEPS: Final = 5
+"""A ring of a size that was never run is believed after so long and so many steps: growth waits for it."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,12 @@ class Account:
     starting: Mapping[int, float] = field(default_factory=dict)
     """Since when workers start, by number; those that wait for room do not start yet."""
     start_ups: tuple[float, ...] = ()
-    sampled: tuple[int, int] = (0, 0)
-    """Generation and size of the ring at the last sample."""
+    ring: tuple[int, int] = (0, 0)
+    """Generation and size of the ring that was last seen ..."""
+    seen: tuple[float, int] = (0.0, 0)
+    """... when it was first seen, and at which step."""
+    sampled: float = 0.0
+    """When its step time was last taken, or when it was first seen."""
 
 
 def begin(carried: Progress | None, first: int = 0) -> Account:
@@ -53,14 +62,19 @@ def watch(account: Account, status: JobStatus, now: float) -> Account:
     return replace(account, starting=starting, start_ups=(*account.start_ups, *done)[-LAST:])
 
 
-def sample(account: Account, status: JobStatus) -> Account:
-    """Seconds per step at this size, if the ring is the same as at the last sample: so it has settled."""
+def sample(account: Account, status: JobStatus, now: float) -> Account:
+    """Seconds per step at this size, if the ring has been the same for a while: so it has settled."""
     size = _ring(status)
     ring = (status.generation, size)
-    steps = status.steps_per_second
-    if ring == account.sampled and status.phase == Phase.TRAINING and steps > 0:
-        account = replace(account, step_seconds=measured(account.step_seconds, size, 1 / steps))
-    return replace(account, sampled=ring)
+    if ring != account.ring or status.phase != Phase.TRAINING:
+        return replace(account, ring=ring, seen=(now, status.step), sampled=now)
+    since, first = account.seen
+    settled = now - since >= SETTLED_SECONDS and status.step - first >= SETTLED_STEPS
+    due = now - account.sampled >= SAMPLE_SECONDS or (settled and size not in account.step_seconds)
+    if not due or status.steps_per_second <= 0:
+        return account
+    times = measured(account.step_seconds, size, 1 / status.steps_per_second)
+    return replace(account, step_seconds=times, sampled=now)
 
 
 def progress(account: Account, status: JobStatus, wall: float, next_id: int) -> Progress:

@@ -37,6 +37,8 @@ FIRST_DELAY: Final = 5.0
 LONGEST_DELAY: Final = 300.0
 """Before the next master after one that crashed; doubled each time."""
 JOB_ENDS: Final = frozenset({JobPhase.SUCCEEDED, JobPhase.STOPPED, JobPhase.FAILED})
+ENDING: Final = JOB_ENDS | {JobPhase.FINISHING}
+"""What a master tells of a job whose workers leave because there is nothing more to train."""
 SUSPENDED: Final = "suspended"
 """Orders to stop begin with it when the job will go on later."""
 TIME_IS_UP: Final = "activeDeadlineSeconds is over"
@@ -324,6 +326,8 @@ def _overdue(master: Master) -> float:
 
 def _standing(known: Known, target: int) -> tuple[Phase, str, str]:
     master, workers, said = known.master, known.workers, known.told.progress
+    if master is not None and master.progress is not None and master.progress.phase in ENDING:
+        return Phase.RUNNING, "Finishing", "its last step is made; the result is written and its pods end"
     trains = bool(said.ring) and workers.running > 0
     if master is not None and master.stage is Stage.COMING and not workers.any:
         return Phase.PENDING, "MasterStarts", f"its master waits: {master.text}" if master.text else ""

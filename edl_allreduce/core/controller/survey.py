@@ -177,6 +177,8 @@ def pod(found: Object, templates: Templates, job: str = "", role: Role = Role.SE
     if status.get("phase") in ENDED:
         return None
     place = spec.get("nodeName") or None
+    if place is None and role is Role.SERVICE:  # the scheduler preempts for it there: room is made already
+        place = status.get("nominatedNodeName") or None
     if place is None and (spec.get("schedulingGates") or metadata.get("deletionTimestamp")):
         return None
     return Pod(

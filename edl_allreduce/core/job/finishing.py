@@ -91,7 +91,8 @@ def exported(turn: Turn, path: str, error: str) -> None:
     state = turn.state
     account, step = state.account, state.progress.place.step
     turn.ending(path=path)
-    missing = "; ".join(filter(None, (error, account.shortfall)))
+    mismatch = "" if state.stopping else account.mismatch
+    missing = "; ".join(filter(None, (error, account.shortfall, mismatch)))
     remarks = f"; {account.remarks}" if account.remarks else ""
     if missing:
         turn.end(Phase.FAILED, f"trained for {step} steps, but {missing}{remarks}")

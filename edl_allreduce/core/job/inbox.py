@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from edl_allreduce.core import protocol
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.events import Event as Told
+from edl_allreduce.core.job.inheritance import Inheritance
 
 # --------------------------------------------------------------------------------------------- events
 
@@ -100,6 +101,15 @@ class Adopt:
 
 
 @dataclass(frozen=True)
+class Inherit:
+    """What an earlier master of this job left; `wall`: what a calendar's clock says now."""
+
+    left: Inheritance
+    living: tuple[int, ...]
+    wall: float
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time passed."""
 
@@ -114,7 +124,7 @@ class Note:
 
 Event = (
     Connected | Heard | HungUp | Ended | LaunchFailed | LogRead
-    | Scale | Drain | Stop | KillAll | Adopt | Tick | Note
+    | Scale | Drain | Stop | KillAll | Adopt | Inherit | Tick | Note
 )  # fmt: skip
 
 # -------------------------------------------------------------------------------------------- effects

@@ -21,6 +21,9 @@ from edl_allreduce.core.job.state import JobState, Queue, Ring, Slot
 from edl_allreduce.core.job.turn import Turn, line
 from edl_allreduce.core.membership import types as membership
 
+SPOILED = (Cause.INVALID, Cause.CORRUPT)
+"""What such a worker holds is not worth a checkpoint."""
+
 MOST_WORKERS = 4096
 """Who asks for more made a mistake, and each would be a process or a pod."""
 
@@ -72,7 +75,7 @@ def _turn_out(turn: Turn, uid: str, cause: Cause, reason: str) -> bool:
         turn.slot(worker_id, evicted=cause)
         if cause is Cause.INVALID:
             turn.slot(worker_id, accepted=False, refusal=reason)
-        _end(turn, worker_id, keeps=peer is not None and peer.held_model and cause is not Cause.INVALID)
+        _end(turn, worker_id, keeps=peer is not None and peer.held_model and cause not in SPOILED)
     return True
 
 

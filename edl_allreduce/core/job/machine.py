@@ -6,11 +6,11 @@ import math
 import statistics
 from dataclasses import replace
 
-from edl_allreduce.core import events, health, protocol, rendezvous
+from edl_allreduce.core import differing, events, health, protocol, rendezvous
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.job import finishing, keeping, pacing, queue, ring, timing
+from edl_allreduce.core.job import finishing, inheritance, keeping, pacing, queue, ring, timing
 from edl_allreduce.core.job.inbox import (
     Adopt,
     Connected,
@@ -21,6 +21,7 @@ from edl_allreduce.core.job.inbox import (
     HangUp,
     Heard,
     HungUp,
+    Inherit,
     Kill,
     KillAll,
     LaunchFailed,
@@ -89,6 +90,8 @@ def _take(turn: Turn, event: Event) -> None:
                 turn.do(Kill(worker_id))
         case Adopt():
             keeping.adopt(turn, event)
+        case Inherit(left, living, wall):
+            turn.state = inheritance.inherit(turn.state, left, living, turn.now, wall)
         case Tick():
             _tick(turn)
         case Note(kind, text):
@@ -256,8 +259,11 @@ def _heard_in_ring(turn: Turn, uid: str, peer: Peer, message: protocol.FromWorke
             _is_at(turn, generation, step, position, loss)
             account = turn.state.account.copy()
             account.warning = message.warning
+            account.fingerprint = message.fingerprint
             turn.change(account=account)
             keeping.work(turn, membership.Heard(uid, message))
+        case protocol.Differs():
+            _differs(turn, message)
         case protocol.Exported(path, error):
             if not finishing.may_export(turn.state, uid):
                 turn.tell(events.Anomaly("a result that it was not asked to write", peer.worker_id))
@@ -269,6 +275,15 @@ def _heard_in_ring(turn: Turn, uid: str, peer: Peer, message: protocol.FromWorke
                 turn.tell(events.Anomaly(said, peer.worker_id))
         case _:
             _anomaly(turn, peer, message)
+
+
+def _differs(turn: Turn, message: protocol.Differs) -> None:
+    """Every member of the ring names the same ones: the first who says it counts."""
+    plan = ring.plan_of(turn.state)
+    if plan is None or plan.generation != message.generation:
+        return
+    odd = [seat.uid for seat in plan.members if seat.worker_id in message.workers]
+    keeping.evict(turn, *((uid, Cause.CORRUPT, differing.words(message.step)) for uid in odd))
 
 
 def _anomaly(turn: Turn, peer: Peer, message: protocol.FromWorker) -> None:
@@ -401,8 +416,9 @@ def _checkpointed(turn: Turn, worker_id: int, message: protocol.Checkpointed) ->
     if error:
         turn.tell(events.CheckpointMissing(worker_id, step, path, error))
     elif last is None or step >= last.step:  # else somebody tells a new master of an older one
-        turn.change(checkpoint=Checkpoint(step, path, turn.now))
-        turn.tell(events.CheckpointWritten(worker_id, step, path, message.seconds))
+        turn.change(checkpoint=Checkpoint(step, path, turn.now, message.fingerprint))
+        written = events.CheckpointWritten(worker_id, step, path, message.seconds, message.fingerprint)
+        turn.tell(written)
 
 
 def _evaluated(turn: Turn, message: protocol.Evaluated) -> None:

@@ -30,7 +30,6 @@ def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerF
     size = sum(w.rank >= 0 for w in workers) or len(plan.members if plan is not None else ())
     batch = seen.length.batch_of(size) if seen.length is not None else 0
     steps, records = _rates(state, tally, batch)
-    last = state.checkpoint
     return JobStatus(
         job_name=state.options.job_name,
         phase=state.phase.value,
@@ -57,8 +56,16 @@ def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerF
         tally=tally,
         losses=list(seen.loss_curve.points),
         goodput=goodput.report(state.goodput),
-        checkpoint=CheckpointStatus(last.step, last.path, wall - (now - last.at)) if last else None,
+        checkpoint=_checkpoint(state, now, wall),
+        fingerprint=state.account.fingerprint,
     )
+
+
+def _checkpoint(state: JobState, now: float, wall: float) -> CheckpointStatus | None:
+    last = state.checkpoint
+    if last is None:
+        return None
+    return CheckpointStatus(last.step, last.path, wall - (now - last.at), last.fingerprint)
 
 
 def _workers(state: JobState, facts: Mapping[int, WorkerFacts]) -> list[WorkerStatus]:
@@ -72,7 +79,18 @@ def _workers(state: JobState, facts: Mapping[int, WorkerFacts]) -> list[WorkerSt
         fact = facts.get(i, WorkerFacts())
         if i not in known:
             workers.append(
-                WorkerStatus(i, "", "starting", -1, fact.condition, 0, fact.pid, slot.draining, fact.name)
+                WorkerStatus(
+                    i,
+                    "",
+                    "starting",
+                    -1,
+                    fact.condition,
+                    0,
+                    fact.pid,
+                    slot.draining,
+                    fact.name,
+                    node=fact.node,
+                )
             )
     return sorted(workers, key=lambda w: w.worker_id)
 
@@ -104,6 +122,7 @@ def _members(state: JobState, work: Ring, facts: Mapping[int, WorkerFacts]) -> l
                 best_rank_score=score.best_rank,
                 own_best_score=score.own_best,
                 straggler=number in state.stragglers.named,
+                node=fact.node,
             )
         )
     return workers
@@ -124,6 +143,7 @@ def _pullers(state: JobState, work: Queue, facts: Mapping[int, WorkerFacts]) -> 
                 step=tasks[0].number if tasks else 0,
                 pid=fact.pid,
                 name=fact.name,
+                node=fact.node,
             )
         )
     return workers
@@ -137,7 +157,7 @@ def tally_of(state: JobState, now: float) -> Tally:
         steps=max(0, seen.place.step - first.step),
         records=max(0, seen.place.position - first.position),
         trained=seen.trained.read(now),
-        pauses=[reform.pause for reform in seen.reforms.values()],
+        pauses=[*seen.earlier_pauses, *(reform.pause for reform in seen.reforms.values())],
         losses=seen.losses,
         set_back=seen.set_back,
     )

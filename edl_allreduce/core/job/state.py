@@ -38,6 +38,8 @@ class JobOptions:
     """A worker that takes so many times as long as the others is replaced; 0: none."""
     relaunch: bool = True
     """Whether a lost worker is replaced."""
+    verify_fingerprint: str = ""
+    """Which the weights must have at the end; empty: any."""
     head_start: float = 0.0
     """Seconds for survivors to re-form before a replacement starts, where it would take their cores."""
 
@@ -171,6 +173,8 @@ class Progress:
     """Steps up to this one were made before."""
     reforms: Mapping[int, protocol.Reformed] = field(default_factory=dict)
     """By generation: what the slowest survivor said, since the others waited for it."""
+    earlier_pauses: tuple[float, ...] = ()
+    """Of re-forms under earlier masters of the job."""
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """By the step of the evaluation."""
 
@@ -182,6 +186,7 @@ class Checkpoint:
     step: int
     path: str
     at: float
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -272,7 +277,7 @@ def begin(options: JobOptions, now: float) -> JobState:
         work,
         wanted=options.num_workers,
         began=now,
-        account=Account(options.max_bad_records),
+        account=Account(options.max_bad_records, expected=options.verify_fingerprint),
         goodput=goodput.begin(now),
         keeping=Keeping(launches_left=options.num_workers),
     )

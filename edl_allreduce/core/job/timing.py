@@ -24,7 +24,7 @@ def connected(turn: Turn, hello: protocol.Hello) -> None:
 def heard(turn: Turn, worker_id: int, pulse: protocol.Pulse) -> None:
     state = turn.state
     if pulse.ledger and isinstance(state.work, Ring):
-        witness = _witness(state, pulse.generation)
+        witness = _witness(state, pulse.generation, turn.now)
         seen = goodput.heard(state.goodput, worker_id, pulse.ledger, turn.now, witness)
         turn.change(goodput=seen)
 
@@ -40,7 +40,7 @@ def tick(turn: Turn) -> None:
     # The cluster tells of the ends of those that it started, and nobody of the others.
     seen = goodput.only(state.goodput, ring.workers_known(state), now)
     seen = goodput.tick(seen, state.wanted, len(state.slots), now)
-    bucket = _without_witness(state)
+    bucket = _without_witness(state, now)
     if bucket is not None:
         seen = goodput.waits(seen, bucket, now)
     if isinstance(state.work, Queue):
@@ -49,10 +49,10 @@ def tick(turn: Turn) -> None:
     turn.change(goodput=seen)
 
 
-def _witness(state: JobState, generation: int) -> Witness | None:
+def _witness(state: JobState, generation: int, now: float) -> Witness | None:
     """The first in the ring who holds the model and is heard; `generation`: of which it tells."""
     plan = ring.plan_of(state)
-    if plan is None or not isinstance(state.work, Ring) or _without_witness(state) is not None:
+    if plan is None or not isinstance(state.work, Ring) or _without_witness(state, now) is not None:
         return None
     holders = ring.holders(state)
     seats = [seat for seat in plan.members if seat.uid in holders and seat.uid in state.peers]
@@ -63,21 +63,28 @@ def _witness(state: JobState, generation: int) -> Witness | None:
     return Witness(seats[0].worker_id, cause, redoes)
 
 
-def _without_witness(state: JobState) -> Bucket | None:
+def _without_witness(state: JobState, now: float) -> Bucket | None:
     """What the job does while nobody can tell; None when somebody can, or will."""
     if state.phase in FINAL or state.phase is Phase.FINISHING:
         return Bucket.FINISHING
     if isinstance(state.work, Queue):
         return Bucket.STEP if state.phase is Phase.WORKING else _beginning(state)
-    begun = state.progress.joined > 0
+    begun = state.progress.joined > 0 or state.progress.reached > 0
     ready = sum(peer.course is not None for peer in state.peers.values())
     if begun and state.phase is Phase.WAITING and ready < state.options.min_workers:
         return Bucket.RECOVERY
-    if ring.has_model(state):
+    if ring.has_model(state) or _may_be_heard(state, now):
         return None
     if begun:
         return Bucket.RECOVERY
     return _beginning(state) if state.phase is Phase.STARTING else Bucket.PREP
+
+
+def _may_be_heard(state: JobState, now: float) -> bool:
+    """Workers of an earlier master train on; what they did meanwhile they tell when they are heard."""
+    return now < state.options.recover_until and any(
+        slot.accepted and not slot.uid for slot in state.slots.values()
+    )
 
 
 def _beginning(state: JobState) -> Bucket:

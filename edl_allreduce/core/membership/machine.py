@@ -94,7 +94,8 @@ def _heard(state: State, member: Member, message: Message, now: float) -> State:
             return replace(_with(state, replace(member, entered=True)), entered_since=first)
         case Joined(generation, step) if _current(member, generation):
             state, member = _progressed(state, member, step)
-            return _with(state, replace(member, entered=True, joined=True, has_state=True, step=step))
+            joined = replace(member, entered=True, joined=True, has_state=True, step=step)
+            return _sitting_with_holder(_with(state, joined))
         case Joined(_, step) if member.standing is not Standing.PREPARING:
             # Too late for that ring, but true: this worker holds the model.
             return _with(state, replace(member, has_state=True, step=max(step, member.step)))
@@ -102,7 +103,13 @@ def _heard(state: State, member: Member, message: Message, now: float) -> State:
             moved = state.moved or (member.joined and step >= member.step + PROOF)
             state, member = _progressed(replace(state, moved=moved), member, step)
             out = replace(
-                member, standing=Standing.WAITING, since=now, step=step, entered=False, joined=False
+                member,
+                standing=Standing.WAITING,
+                since=now,
+                step=step,
+                entered=False,
+                joined=False,
+                sat_with_holder=False,
             )
             state = _with(state, out)
             if state.broken_since is None:
@@ -142,6 +149,14 @@ def _progressed(state: State, member: Member, step: int) -> tuple[State, Member]
     return replace(state, stalls=()), replace(member, proven=True)
 
 
+def _sitting_with_holder(state: State) -> State:
+    """Its members exchange the model before they say so."""
+    for member in state.alive():
+        if member.standing is Standing.RING:
+            state = _with(state, replace(member, sat_with_holder=True))
+    return state
+
+
 def _with(state: State, member: Member) -> State:
     return replace(state, members={**state.members, member.seat.uid: member})
 
@@ -170,9 +185,7 @@ def _hello(state: State, event: Hello, link: int, now: float) -> tuple[State, tu
         return state, (Evict(seat.uid, "it was given up; a new worker takes its place"),)
     state = replace(state, generation=max(state.generation, event.generation))
     heard = _heard_now(state)
-    if not heard or (
-        any(m.has_state for m in state.members.values()) and not any(m.has_state for m in heard)
-    ):
+    if not heard or (any(m.may_hold for m in state.members.values()) and not any(m.has_state for m in heard)):
         state = replace(state, heard_since=now)
     known = state.members.get(seat.uid)
     draining = known is not None and known.draining
@@ -378,7 +391,7 @@ def _absence(state: State, member: Member) -> float:
     deadlines = state.options.deadlines
     heard = _heard_now(state)
     alone = member.standing is Standing.RING and _on_its_own(state)
-    if alone or not heard or (member.has_state and not any(m.has_state for m in heard)):
+    if alone or not heard or (member.may_hold and not any(m.has_state for m in heard)):
         return state.options.patience
     if member.expected:
         return deadlines.rejoin
@@ -416,9 +429,9 @@ def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
         silent = ", ".join(map(str, sorted(state.unheard)))
         who = f"worker {silent} of an earlier master lives and" if silent else "a ring of an earlier master"
         return _wait(state, f"{who} may hold the model")
-    cut_off = [m for m in state.members.values() if m.away is not None and m.has_state]
+    cut_off = [m for m in state.members.values() if m.away is not None and m.may_hold]
     if cut_off and not holders:
-        return _wait(state, f"worker {_ids(cut_off)} holds the model and has lost its connection")
+        return _wait(state, f"worker {_ids(cut_off)} may hold the model and has lost its connection")
     leaving = [] if holders else state.let_go()
     if state.stopping:  # nobody is started who could take over from them
         ready, leaving = ready + leaving, []
@@ -440,10 +453,10 @@ def _replace_ring(
     candidates = present + state.newcomers()
     if not any(m.has_state for m in candidates):
         candidates += state.let_go()
-    cut_off = [m for m in state.members.values() if m.away is not None and m.has_state]
+    cut_off = [m for m in state.members.values() if m.away is not None and m.may_hold]
     if cut_off and not any(m.has_state for m in candidates):
         state, order = _order_abort(state, inside, "; ".join(state.losses))
-        state, _ = _wait(state, f"worker {_ids(cut_off)} holds the model and has lost its connection")
+        state, _ = _wait(state, f"worker {_ids(cut_off)} may hold the model and has lost its connection")
         return state, order
     seats = _seats(state, candidates)
     minimum = max(1, state.options.minimum)
@@ -573,6 +586,7 @@ def _publish(
     state: State, members: list[Member], abort: bool, reason: str, now: float
 ) -> tuple[State, tuple[Action, ...]]:
     ordered = sorted(members, key=_seniority)  # otherwise order is kept
+    holders = any(m.has_state for m in ordered)
     gap = RESTART_GAP if state.options.recover_until > 0 and not state.leads else 1
     plan = Plan(state.generation + gap, tuple(m.seat for m in ordered))
     seated = {
@@ -583,6 +597,7 @@ def _publish(
             generation=plan.generation,
             entered=False,
             joined=False,
+            sat_with_holder=holders,
         )
         for m in ordered
     }

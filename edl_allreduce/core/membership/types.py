@@ -44,6 +44,8 @@ class Member:
     """The ring that it is in, or was in last."""
     has_state: bool = False
     """Holds the model of the job, not just a freshly initialised one."""
+    sat_with_holder: bool = False
+    """Its ring has a member that holds the model, so it may have got it, even if nobody heard it say so."""
     step: int = 0
     entered: bool = False
     """Began to connect to the ring of its generation."""
@@ -58,6 +60,11 @@ class Member:
     """The number of its connection; a later one takes the place of an earlier one."""
     away: float | None = None
     """Since when it has no connection to the master. That says little about the process: it may train on."""
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether the model may be lost with it."""
+        return self.has_state or self.sat_with_holder
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-STATIC: Final = Path(__file__).parent / "static"
+from edl_allreduce.web.site import STATIC
+
 _IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
 

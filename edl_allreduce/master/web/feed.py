@@ -73,7 +73,7 @@ class Feed:
         self._clock = clock
         self._timeline = Timeline()
         self._events: deque[EventRecord] = deque(maxlen=MOST_EVENTS)
-        self._series = Series()
+        self._series: Series[Sample] = Series()
         self._serial = 0
         self._happened = asyncio.Event()
         self._beat = asyncio.Event()

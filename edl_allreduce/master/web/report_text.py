@@ -11,6 +11,7 @@ from edl_allreduce.core.progress import duration
 
 SHOWN_PAUSES: Final = 30
 SHOWN_EVENTS: Final = 40
+SHOWN_LIVES: Final = 40
 PHASES: Final = {
     "notice": "notice",
     "plan": "plan",
@@ -18,6 +19,7 @@ PHASES: Final = {
     "sync": "sync",
     "first_step": "first step",
 }
+_BUCKETS: Final = frozenset(bucket.value for bucket in Bucket)
 _MARKUP: Final = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>#|~"})
 
 Data = Mapping[str, Any]
@@ -54,6 +56,8 @@ def _figures(status: Data) -> dict[str, str]:
     if tally["pauses"]:
         longest, together = max(tally["pauses"]), sum(tally["pauses"])
         rows["Pauses"] = f"{len(tally['pauses'])}, longest {_short(longest)}, together {_short(together)}"
+    if status.get("fingerprint"):
+        rows["Fingerprint of the weights"] = status["fingerprint"]
     rows["Audit"] = status["audit"] or "none"
     if status["path"]:
         rows["Result"] = status["path"]
@@ -73,7 +77,28 @@ def _spent(goodput: Data) -> list[str]:
             rows.append((TITLES[bucket], _short(of_job), share[0], share[1]))
     productive = goodput["seconds"].get(Bucket.STEP, 0.0) / wall
     head = ("", "of the job's time", "", "of worker seconds")
-    return [f"## Where the time went: {productive:.0%} productive", _table(head, rows)]
+    found = [f"## Where the time went: {productive:.0%} productive", _table(head, rows)]
+    return [*found, *_causes(goodput, wall), *_lives(goodput)]
+
+
+def _causes(goodput: Data, wall: float) -> list[str]:
+    spent = [(cause, sum(seconds.values())) for cause, seconds in (goodput.get("reforms") or {}).items()]
+    rows = [(cause, _short(seconds), f"{seconds / wall:.1%}") for cause, seconds in spent]
+    return [_table(("re-forms because of", "of the job's time", ""), rows)] if rows else []
+
+
+def _lives(goodput: Data) -> list[str]:
+    lives = goodput.get("workers") or []
+    rows = []
+    for life in lives[-SHOWN_LIVES:]:
+        lost = {name: spent for name, spent in life["seconds"].items() if name != Bucket.STEP}
+        most = max(lost, key=lambda name: lost[name], default="")
+        words = f"{TITLES[Bucket(most)]} {_short(lost[most])}" if most in _BUCKETS else ""
+        share = life["seconds"].get(Bucket.STEP, 0.0) / life["lived"] if life["lived"] else 0.0
+        rows.append((life["worker_id"], _short(life["lived"]), f"{share:.0%}", words))
+    if not rows:
+        return []
+    return [_more(len(lives), SHOWN_LIVES), _table(("worker", "lived", "productive", "lost most to"), rows)]
 
 
 def _pauses(pauses: Sequence[Data]) -> list[str]:

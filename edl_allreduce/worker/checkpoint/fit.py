@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edl_allreduce.core import protocol
+from edl_allreduce.core.course import differences
 from edl_allreduce.errors import CheckpointError, UsageError
 from edl_allreduce.worker.checkpoint.format import CONTENTS, NAME, Array, JobIdentity, Loaded, newest, read
 
@@ -39,6 +40,19 @@ def check_identity(loaded: Loaded, now: JobIdentity) -> None:
                 "was. Use the same data and flags, or begin anew with another --checkpoint_dir "
                 "(--checkpoint_dir_for_init takes the model over)."
             )
+
+    if bool(was.bits) != bool(now.bits):
+        with_it, without = ("was", "is not") if was.bits else ("was not", "is")
+        raise UsageError(
+            f"{loaded.path} {with_it} made with --reproducible, and this job {without}: going on would "
+            "give neither the one nor the other. Use the same flags, or begin anew with another "
+            "--checkpoint_dir (--checkpoint_dir_for_init takes the model over)."
+        )
+    if difference := differences(was.bits, now.bits):
+        raise UsageError(
+            f"{loaded.path} was made where --reproducible gives other bits: {difference} (the rest: the "
+            "checkpoint). Go on where it was made, or begin anew with another --checkpoint_dir."
+        )
 
 
 def check_fit(loaded: Loaded, trainer: HoldsState, *, model_only: bool = False) -> None:

@@ -10,6 +10,7 @@ rename is not atomic are covered by `done` and the checksums.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import os
@@ -70,6 +71,8 @@ class JobIdentity(msgspec.Struct, frozen=True):
     shuffle: bool
     records: int
     fingerprint: str
+    bits: dict[str, str] = {}
+    """Of a reproducible job: what decides to which bits it comes. Such a job goes on only where it is so."""
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -84,6 +87,8 @@ class Contents(msgspec.Struct, frozen=True):
     model: list[Variable]
     optimizer: list[Variable]
     state_crc32: int
+    fingerprint: str = ""
+    """SHA-256 of what `fingerprint_of` says; of a reproducible job."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,8 @@ class Snapshot:
     optimizer: list[Variable]
     arrays: list[Array]
     """Of the model, then of the optimizer."""
+    fingerprint: str = ""
+    """Of these arrays, where the job is reproducible."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,23 @@ class Loaded:
     @property
     def model_arrays(self) -> list[Array]:
         return self.arrays[: len(self.contents.model)]
+
+
+def fingerprint_of(arrays: Sequence[Array]) -> str:
+    """SHA-256 of the whole state: model, optimizer and whatever else decides on the next step. Names are left
+    out: Keras counts them."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.name}{list(array.shape)}".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def withdraw(directory: Path, step: int) -> None:
+    """What was written of this step was wrong."""
+    path = directory / f"version-{step}"
+    if path.exists():
+        _discard(path)
 
 
 def write(directory: Path, snapshot: Snapshot, course: JobIdentity) -> Path:
@@ -132,6 +156,7 @@ def write(directory: Path, snapshot: Snapshot, course: JobIdentity) -> Path:
             model=snapshot.model,
             optimizer=snapshot.optimizer,
             state_crc32=checksum,
+            fingerprint=snapshot.fingerprint,
         )
         text = msgspec.json.format(msgspec.json.encode(contents))
         _write_file(part / CONTENTS, text)

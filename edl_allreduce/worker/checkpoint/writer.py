@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,12 @@ class Checkpoints:
         with self._changed:
             self._changed.wait_for(lambda: self._next is None and not self._busy)
 
+    def withdraw(self, step: int) -> None:
+        """The state of this step was wrong; nobody must go on from it."""
+        if step == self._saved:
+            self.flush()
+            on_disk.withdraw(self.directory, step)
+
     def _run(self) -> None:
         with suppress(OSError):
             # Where all cores train, writing takes what they leave. On Linux a thread has its own priority.
@@ -140,6 +147,8 @@ class Checkpoints:
                 log.error("no checkpoint of step %d: %s", step, error)
                 return protocol.Checkpointed(step, where, error)
             on_disk.tidy(self.directory)  # there may be no room otherwise
+            if self._identity.bits:
+                snapshot = replace(snapshot, fingerprint=on_disk.fingerprint_of(snapshot.arrays))
             path = on_disk.write(self.directory, snapshot, self._identity)
             on_disk.prune(self.directory, self._keep, step)
             on_disk.tidy(self.directory)
@@ -149,7 +158,8 @@ class Checkpoints:
             log.error("the checkpoint of step %d could not be written: %s", step, text, exc_info=unknown)
             return protocol.Checkpointed(step, where, text)
         log.info("checkpoint of step %d is in %s", step, path)
-        return protocol.Checkpointed(step, str(path), seconds=clock.now() - began)
+        seconds = clock.now() - began
+        return protocol.Checkpointed(step, str(path), seconds=seconds, fingerprint=snapshot.fingerprint)
 
 
 def _passed_over(broken: Sequence[str], there: Sequence[Path], loaded: Loaded | None) -> str:

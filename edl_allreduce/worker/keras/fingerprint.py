@@ -7,6 +7,8 @@ can be averaged without any error, and the result is worth nothing.
 from __future__ import annotations
 
 import math
+import os
+import platform
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +27,7 @@ from edl_allreduce.worker.keras.pinned_imports import PinnedLoader
 SHORT = 16
 FLAGS = (
     *("model_params", "loss", "optimizer", "feed", "callbacks", "eval_metrics_fn", "elastic_batch"),
-    *("mixed_precision", "on_nan", "evaluation_steps"),
+    *("mixed_precision", "on_nan", "evaluation_steps", "reproducible"),
 )
 """Flags that change what is trained, and that no other part shows."""
 
@@ -42,6 +44,36 @@ def of_model(spec: JobSpec, path: Path, model: Any, optimizer: Any) -> dict[str,
     }
 
 
+ARITHMETIC = ("avx", "fma", "f16c", "amx", "sse4", "asimd", "sve", "bf16")
+"""How flags of a processor begin that decide which instructions TensorFlow computes with."""
+SETTINGS = ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "TF_XLA_FLAGS")
+
+
+def of_bits(spec: JobSpec, probe: str, processor: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Of a reproducible job: all that decides to which bits a worker comes, as far as one can tell.
+
+    `probe`: what the first records really gave here; it tells also of what the other parts do not show.
+    """
+    return {
+        "--virtual_workers": str(spec.virtual_workers),
+        "threads (--threads_per_worker)": str(tf.config.threading.get_intra_op_parallelism_threads()),
+        "processor": f"{platform.machine()} {' '.join(_instructions(processor))}",
+        "devices": ", ".join(sorted({d.device_type for d in tf.config.list_physical_devices()})),
+        **{name: os.environ.get(name, "not set") for name in SETTINGS},
+        **_versions(),
+        "bits of a probe step": DIGEST + probe,
+    }
+
+
+def _instructions(processor: Path) -> list[str]:
+    try:
+        lines = processor.read_text().splitlines()
+    except OSError:
+        return ["unknown"]
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return sorted({flag for flag in flags.partition(":")[2].split() if flag.startswith(ARITHMETIC)})
+
+
 def of_files(spec: JobSpec, path: Path) -> dict[str, str]:
     """For jobs that only apply a model: its weights come from a checkpoint, which names them."""
     zoo = Path(spec.model_zoo or ".").resolve()
@@ -52,6 +84,11 @@ def of_script() -> dict[str, str]:
     """For a user's own loop: the script and what it imported from its own directory."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     return {**(_files([Path(script).resolve().parent]) if script else {}), **_versions()}
+
+
+def of_compiled(model: Any, optimizer: Any) -> dict[str, str]:
+    """For a script that trains a compiled model with `elastic.fit`."""
+    return {**of_script(), "variables": _variables(model.variables), **_optimizer(optimizer)}
 
 
 def _files(roots: list[Path]) -> dict[str, str]:

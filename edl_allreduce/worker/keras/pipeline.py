@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from edl_allreduce.core.schedule import Schedule, Span, micro_batches, share
+from edl_allreduce.core.schedule import Schedule, Span, micro_batches, share, virtual_ranks
 from edl_allreduce.data import Records, RecordSource
 from edl_allreduce.errors import DataError, ModelError
 from edl_allreduce.worker.keras.private import converted
@@ -31,13 +32,23 @@ READ_STEPS = 2
 """Read steps that wait for a parser: reading goes on while others are parsed."""
 PARSERS = 2
 """Steps parsed at the same time: measured, two read 1.6 times as fast as one (`benchmarks.data`)."""
+CHANCE = re.compile(
+    r"Random(Uniform|UniformInt|StandardNormal|Shuffle|Gamma|Poisson|PoissonV2)|Multinomial"
+    r"|(Parameterized)?TruncatedNormal|SampleDistortedBoundingBox(V2)?|Rng.*|Assign.*VariableOp"
+    r"|Stateful(?!PartitionedCall).*"
+)
+"""Operations of TensorFlow that draw from a state of their own, or change one as Keras' generators do."""
 Item = TypeVar("Item")
 
 
 class Parser:
     """Applies `feed` to the records of one micro-batch. Traced once per kind of records."""
 
-    def __init__(self, feed: Callable[..., Any], mode: Mode, metadata: Any) -> None:
+    def __init__(
+        self, feed: Callable[..., Any], mode: Mode, metadata: Any, *, refuses_chance: bool = False
+    ) -> None:
+        """`refuses_chance`: the same records must always give the same features."""
+        self._refuses_chance = refuses_chance
         self._feed = converted(feed)
         code = getattr(inspect.unwrap(feed), "__code__", None)
         self._where = f" ({code.co_filename}, line {code.co_firstlineno})" if code is not None else ""
@@ -53,6 +64,8 @@ class Parser:
                 lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), tensors
             )
             self._parse = tf.function(self._graph, input_signature=[self._signature], autograph=False)
+            if self._refuses_chance:
+                self._refuse(random_operations(self._parse.get_concrete_function().graph))
         batch = self._parse(tensors)
         given = int(tf.nest.flatten(batch)[0].shape[0])
         if given != count:
@@ -80,6 +93,21 @@ class Parser:
                 "`return dataset.map(…)`"
             )
         return fed.batch(tf.int32.max).get_single_element()
+
+    def _refuse(self, drawing: list[str]) -> None:
+        if drawing:
+            raise ModelError(
+                f"feed{self._where} draws random numbers ({', '.join(drawing)}), whose order depends on who "
+                "reads what, so --reproducible refuses it. Put the augmentation into the model "
+                "(keras.layers.RandomFlip and the like), where each part of a step has its own."
+            )
+
+
+def random_operations(graph: Any) -> list[str]:
+    """The operations of a traced feed that keep a state of chance; `tf.random.stateless_…` has none."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for f in definition.library.function for node in f.node_def)]
+    return sorted({node.op for node in nodes if CHANCE.fullmatch(node.op)})
 
 
 def _tensors(records: Records) -> Any:
@@ -145,7 +173,8 @@ class _Raw:
     """This rank's part of one global batch as it was read."""
 
     span: Span
-    parts: list[GoodRecords]
+    parts: list[tuple[int, GoodRecords]]
+    """Each with its virtual rank, where there are any."""
 
 
 class Pipeline:
@@ -164,7 +193,9 @@ class Pipeline:
         global_batch: int,
         minibatch: int,
         bad_records_allowed: int,
+        virtual: int = 0,
     ) -> None:
+        """`virtual`: cut a step into so many parts, whatever the ring's size; 0: cut this rank's own part."""
         self._source = source
         self._schedule = schedule
         self._parser = parser
@@ -172,6 +203,8 @@ class Pipeline:
         self._global_batch = global_batch
         self._minibatch = minibatch
         self._allowed = bad_records_allowed
+        self._virtual = virtual
+        self._own_virtual_ranks = virtual_ranks(rank, size, virtual)
         self._raw = Ahead(self._reads(step, position), READ_STEPS, "reader")
         self._parsed = Ahead(self._parse_all(), PREFETCH_STEPS, "parser")
 
@@ -191,10 +224,20 @@ class Pipeline:
             step, position = step + 1, position + len(span)
 
     def _read(self, span: Span) -> _Raw:
-        indices = map(
-            self._schedule.order.indices, micro_batches(share(span, self._rank, self._size), self._minibatch)
-        )
-        return _Raw(span, [read_records(self._source, part, bad_allowed=self._allowed) for part in indices])
+        def read(part: Span) -> GoodRecords:
+            indices = self._schedule.order.indices(part)
+            return read_records(self._source, indices, bad_allowed=self._allowed)
+
+        return _Raw(span, [(number, read(part)) for number, part in self._parts(span)])
+
+    def _parts(self, span: Span) -> Iterator[tuple[int, Span]]:
+        """What this rank reads of a step."""
+        if self._virtual:
+            parts = ((v, share(span, v, self._virtual)) for v in self._own_virtual_ranks)
+            yield from ((number, part) for number, part in parts if len(part))
+        else:
+            for part in micro_batches(share(span, self._rank, self._size), self._minibatch):
+                yield 0, part
 
     def _parse_all(self) -> Iterator[StepData]:
         """Two at a time, in order; the first one alone, since a ring may be waiting for it."""
@@ -209,11 +252,15 @@ class Pipeline:
                 yield last.result()
 
     def _parse(self, raw: _Raw) -> StepData:
-        read = [part for part in raw.parts if part.count]
-        parts = [MicroBatch(*self._parser(part.records, part.count), part.count) for part in read]
-        fed = [index for part in raw.parts for index in part.indices]
-        bad = [index for part in raw.parts for index in part.left_out]
-        return StepData(raw.span, parts, fed, bad, tuple(p for part in raw.parts for p in part.problems))
+        parts = [
+            MicroBatch(*self._parser(part.records, part.count), part.count, number)
+            for number, part in raw.parts
+            if part.count
+        ]
+        read = [part for _, part in raw.parts]
+        fed = [index for part in read for index in part.indices]
+        bad = [index for part in read for index in part.left_out]
+        return StepData(raw.span, parts, fed, bad, tuple(p for part in read for p in part.problems))
 
 
 def check_data(source: RecordSource) -> None:

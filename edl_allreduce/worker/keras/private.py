@@ -31,6 +31,30 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+def compiled_loss(model: Any) -> Callable[..., Any] | None:
+    """What `compile` made of a model's loss: called with (labels, outputs, sample weights). `compute_loss`
+    is public, but adds what layers add, which counts differently."""
+    found: Callable[..., Any] | None = model._compile_loss
+    return found
+
+
+def loss_counters(model: Any) -> list[Any]:
+    """The metrics in which a compiled loss counts the loss of each of several outputs."""
+    return list(model._compile_loss.metrics) if model._compile_loss is not None else []
+
+
+def build_compiled(model: Any, batch: tuple[Any, Any, Any]) -> None:
+    """Make all variables of a compiled model, as `fit` does first: layers, loss, metrics, optimizer."""
+    model._symbolic_build(data_batch=batch)
+
+
+def choose_direction(callback: Any) -> None:
+    """A callback that monitors a metric decides at the first one whether more is better, and turns the sign
+    of a setting then; done before, its settings mean the same on all workers."""
+    if getattr(callback, "monitor_op", callback) is None:
+        callback._set_monitor_op()
+
+
 class Traced:
     """A function traced for one signature, called with its tensors in a row.
 

@@ -39,15 +39,19 @@ from edl_allreduce.worker.ring.errors import BROKEN, broken
 log = logging.getLogger(__name__)
 
 NOT_FINITE = "the loss of this step is not finite"
+NO_LOSS = float("nan")
+"""Of a step without a record that could be read."""
 
 
 class Trainer:
     """The model, its optimiser, and the traced step."""
 
     def __init__(
-        self, definition: ModelDefinition, ring: Ring, seed: int, *, on_nan: OnNan = OnNan.STOP
+        self, definition: ModelDefinition, ring: Ring, seed: int | None, *, on_nan: OnNan = OnNan.STOP
     ) -> None:
-        keras.utils.set_random_seed(seed)
+        """`seed`: None for a model that was made before, with whatever it was made with."""
+        if seed is not None:
+            keras.utils.set_random_seed(seed)
         self._definition = definition
         self._loss = converted(definition.loss)
         self._ring = ring
@@ -61,6 +65,8 @@ class Trainer:
         self._trainable: list[Any] = []
         """What the loss depends on; Keras leaves other variables alone, weight decay included."""
         self._averaged: list[Any] = []
+        self._counted: list[Any] = []
+        """What counts over steps, such as metrics: each part of a batch adds to it, whatever its share."""
         self._seed_values: list[np.ndarray[Any, Any]] = []
         self._no_salt = tf.zeros([2], tf.uint32)
         self._structure: Any = None
@@ -82,7 +88,7 @@ class Trainer:
         """Make all variables, trace the step and run it once, and leave the state as it was."""
         if not self.model.built:
             self.model(sample.features, training=False)
-        self.notices = keras_rules.check(self.model, str(self._definition.path))
+        self.notices = self._check_model()
         self._trainable = list(self.model.trainable_variables)
         if not self._trainable:
             raise ModelError(f"{self._definition.path}: the model has no trainable variable")
@@ -99,25 +105,42 @@ class Trainer:
                 self.step(StepInput(0, parts, 0, sample.records * max(1, len(parts))))
         self.restore(before)
 
-    def _trace(self, sample: MicroBatch) -> None:
-        def free_batch(tensor: Any) -> Any:
-            return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+    def _check_model(self) -> list[str]:
+        """Raises ModelError for what cannot be trained as it is; returns what people should know."""
+        return keras_rules.check(self.model, str(self._definition.path))
 
-        self._structure = tf.nest.map_structure(free_batch, (sample.features, sample.labels))
-        self._batch = tf.nest.flatten(self._structure)
+    def _count(self, features: Any, labels: Any, outputs: Any) -> None:
+        """Add to what is counted; called where only values change."""
+
+    def _seed_of(self, place: int) -> Any:
+        """What a random layer draws from in the first step."""
+        return self._seed_values[place]
+
+    def _trace(self, sample: MicroBatch) -> None:
+        self._describe(sample)
         scalar = tf.TensorSpec([], tf.float32)
         salt = tf.TensorSpec([2], tf.uint32)
         own = tf.TensorSpec([None], tf.float32)  # with a slot for each rank of whatever ring there is
         self._local = Traced(self._local_graph, [self._batch, tf.TensorSpec([], tf.float64), salt])
         sums = [tf.TensorSpec(v.shape, v.dtype) for v in self._trainable]
-        sums += [tf.TensorSpec(v.shape, _kind(v)) for v in self._averaged]
+        sums += [tf.TensorSpec(v.shape, _kind(v)) for v in (*self._averaged, *self._counted)]
         self._add = Traced(self._add_graph, [[*sums, scalar], [*sums, scalar]])
         self._commit = Traced(self._commit_graph, [sums, scalar, own, scalar])
-        # The state is given and taken while others wait: one call, not one for each variable.
+        self._nothing = [*(tf.zeros(s.shape, s.dtype) for s in sums), tf.zeros([])]
+        self._trace_state()
+
+    def _describe(self, sample: MicroBatch) -> None:
+        def free_batch(tensor: Any) -> Any:
+            return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+        self._structure = tf.nest.map_structure(free_batch, (sample.features, sample.labels))
+        self._batch = tf.nest.flatten(self._structure)
+
+    def _trace_state(self) -> None:
+        """The state is given and taken while others wait: one call, not one for each variable."""
         kinds = [tf.TensorSpec(v.shape, v.dtype) for v in self._variables()]
         self._read = Traced(lambda: [v.value for v in self._variables()], [])
         self._assign = Traced(self._assign_graph, [kinds])
-        self._nothing = [*(tf.zeros(s.shape, s.dtype) for s in sums), tf.zeros([])]
 
     # ------------------------------------------------------------------------------------------- step
 
@@ -179,18 +202,21 @@ class Trainer:
         facts = self._facts
         drawn = [salt * np.array([1, draws], np.uint32) for draws in facts.draws]
         seeds = [
-            (variable, tf.cast(value + more, variable.dtype))
-            for variable, value, more in zip(facts.seeds, self._seed_values, drawn, strict=True)
+            (variable, tf.cast(self._seed_of(place) + more, variable.dtype))
+            for place, (variable, more) in enumerate(zip(facts.seeds, drawn, strict=True))
         ]
         values = [(v, v.value) for v in (*self._trainable, *self._averaged)]
+        values += [(v, tf.zeros(v.shape, v.dtype)) for v in self._counted]
         with tf.GradientTape() as tape:
             with keras.StatelessScope(state_mapping=[*values, *seeds], collect_losses=True) as scope:
                 outputs = keras_rules.call(self.model, features, training=True)
                 added = self.model.losses
-            loss = keras_rules.total_loss(self._loss, labels, outputs, added, facts, share)
+                loss = keras_rules.total_loss(self._loss, labels, outputs, added, facts, share)
+                self._count(features, labels, outputs)
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
-        averaged = [_part(v, scope.get_current_value(v), share) for v in self._averaged]
+        averaged = [self._part(v, scope.get_current_value(v), share) for v in self._averaged]
+        averaged += [self._counted_part(v, scope.get_current_value(v), share) for v in self._counted]
         used = [(v, g) for v, g in zip(self._trainable, gradients, strict=True) if g is not None]
         if not used:
             raise ModelError(
@@ -199,6 +225,19 @@ class Trainer:
             )
         self._trainable = [v for v, _ in used]
         return [*(tf.convert_to_tensor(g) for _, g in used), *averaged, tf.cast(loss, tf.float32)]
+
+    def _part(self, variable: Any, value: Any, share: Any) -> Any:
+        """What this part of a batch adds to a variable that is averaged. Of whole numbers the change travels:
+        a large one would be rounded on the way."""
+        kind = _kind(variable)
+        moved = value
+        if is_whole(variable):
+            moved = tf.cast(value, tf.int64) - tf.cast(variable.value, tf.int64)
+        return tf.cast(moved, kind) * tf.cast(share, kind)
+
+    def _counted_part(self, variable: Any, value: Any, share: Any) -> Any:
+        """What this part of a batch adds to a variable that counts."""
+        return tf.cast(value, _kind(variable))
 
     def _add_graph(self, one: list[Any], other: list[Any]) -> list[Any]:
         return [a + b for a, b in zip(one, other, strict=True)]
@@ -227,10 +266,13 @@ class Trainer:
 
     def _apply(self, reduced: list[Any], scale: Any) -> None:
         count = len(self._trainable)
-        scaled = [value * tf.cast(scale, value.dtype) for value in reduced]
+        last = count + len(self._averaged)
+        scaled = [value * tf.cast(scale, value.dtype) for value in reduced[:last]]
         self.optimizer.apply(scaled[:count], self._trainable)
+        for variable, value in zip(self._counted, reduced[last:], strict=True):
+            variable.assign_add(tf.cast(value, variable.dtype))
         for variable, value in zip(self._averaged, scaled[count:], strict=True):
-            if _is_whole(variable):
+            if is_whole(variable):
                 moved = tf.cast(tf.round(value), tf.int64)
                 variable.assign(tf.cast(tf.cast(variable.value, tf.int64) + moved, variable.dtype))
             else:  # without a single record there is nothing new to know
@@ -240,7 +282,7 @@ class Trainer:
     # ------------------------------------------------------------------------------------------ state
 
     def _variables(self) -> list[Any]:
-        return [*self.model.variables, *self.optimizer.variables]
+        return [*self.model.variables, *self.optimizer.variables, *self._counted]
 
     def state(self) -> list[np.ndarray[Any, Any]]:
         """Everything that makes the next step and the result what they are, as arrays to be read."""
@@ -250,7 +292,8 @@ class Trainer:
         """Of the model's and of the optimizer's variables, in the order of `state`."""
         model = [v.path for v in self.model.variables]
         best = [f"best/{path}" for path in model] if self._best else []
-        return model, [*(v.path for v in self.optimizer.variables), *best]
+        others = [v.path for v in (*self.optimizer.variables, *self._counted)]
+        return model, [*others, *best]
 
     def restore(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         count = len(self._variables())
@@ -279,18 +322,9 @@ class Trainer:
             self.restore_model(self._best)
 
 
-def _is_whole(variable: Any) -> bool:
+def is_whole(variable: Any) -> bool:
+    """Whether its values are whole numbers."""
     return not tf.as_dtype(variable.dtype).is_floating
-
-
-def _part(variable: Any, value: Any, share: Any) -> Any:
-    """What this part of a batch adds to a variable that is averaged. Of whole numbers the change travels: a
-    large one would be rounded on the way."""
-    kind = _kind(variable)
-    moved = value
-    if _is_whole(variable):
-        moved = tf.cast(value, tf.int64) - tf.cast(variable.value, tf.int64)
-    return tf.cast(moved, kind) * tf.cast(share, kind)
 
 
 def _kind(variable: Any) -> Any:

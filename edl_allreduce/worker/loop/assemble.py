@@ -34,6 +34,8 @@ class Program:
     """Records of a step, where the program says it itself instead of the flags."""
     model: dict[str, str] = field(default_factory=dict)
     """What else must be the same on all workers."""
+    bits: dict[str, str] = field(default_factory=dict)
+    """Where all must come to the same bits: what decides that, on workers and in checkpoints."""
     lost_records: int = 0
     evaluator: Evaluates | None = None
     callbacks: ObservesSteps = field(default_factory=NoCallbacks)
@@ -56,6 +58,7 @@ def assemble(
             lost_records=program.lost_records,
             evaluation_steps=spec.evaluation_steps,
             on_nan=spec.on_nan,
+            virtual_ranks=spec.virtual_ranks,
         ),
         orders=orders,
         ring=ring,
@@ -90,7 +93,7 @@ def ready_message(spec: JobSpec, program: Program, engine: Engine) -> protocol.R
         fingerprint=f"{program.fingerprint}-{spec.seed}-{spec.shuffle:d}",
         total_steps=program.schedule.steps(batch),
         global_batch=batch,
-        model=program.model,
+        model={**program.model, **program.bits},
         length=engine.settings.length(program.schedule),
     )
 
@@ -103,7 +106,7 @@ def _checkpoints(spec: JobSpec, program: Program, orders: Orders) -> Checkpoints
     return Checkpoints(
         spec.checkpoints,
         program.trainer,
-        JobIdentity(spec.job_name, spec.seed, spec.shuffle, records, program.fingerprint),
+        JobIdentity(spec.job_name, spec.seed, spec.shuffle, records, program.fingerprint, program.bits),
         every=spec.checkpoint_steps,
         keep=spec.keep_checkpoint_max,
         send=orders.send,

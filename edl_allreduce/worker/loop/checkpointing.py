@@ -30,6 +30,11 @@ class Checkpointing:
             self.checkpoints.save(state.step, state.position, state.journal)
             self.checkpoints.flush()
 
+    def withdraw(self, state: TrainingState) -> None:
+        """What was kept of this step is not worth it."""
+        if self.checkpoints is not None:
+            self.checkpoints.withdraw(state.step)
+
     def flush(self) -> None:
         """Wait until nothing is half-written."""
         if self.checkpoints is not None:

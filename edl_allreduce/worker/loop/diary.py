@@ -206,7 +206,8 @@ def audit(directory: str) -> Verdict:
         starts=starts,
         lost_records=manifest.lost_records,
     )
-    return replace(verdict, problems=[*unreadable, *verdict.problems][:MAX_PROBLEMS])
+    problems = [*unreadable, *verdict.problems][:MAX_PROBLEMS]
+    return replace(verdict, problems=problems, fingerprint=manifest.fingerprint)
 
 
 def _starts(folder: Path, unreadable: list[str]) -> dict[int, Start]:

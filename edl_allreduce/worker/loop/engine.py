@@ -20,7 +20,7 @@ from edl_allreduce.core.goodput import Bucket
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan
 from edl_allreduce.core.schedule import Schedule
-from edl_allreduce.errors import NotFinite, RingBroken
+from edl_allreduce.errors import NotFinite, RingBroken, StateDiffers
 from edl_allreduce.spec import OnNan
 from edl_allreduce.worker.checkpoint.writer import Checkpoints
 from edl_allreduce.worker.loop.agreement import Agreement
@@ -34,6 +34,7 @@ from edl_allreduce.worker.loop.observers import DrawsCurves, NoCallbacks, NoCurv
 from edl_allreduce.worker.loop.orders import Ending, Orders, StartPoint
 from edl_allreduce.worker.loop.pace import Pace
 from edl_allreduce.worker.loop.pauses import Pauses
+from edl_allreduce.worker.loop.same_weights import SameWeights
 from edl_allreduce.worker.loop.settings import LoopSettings
 from edl_allreduce.worker.loop.state import TrainingState
 from edl_allreduce.worker.loop.steps import (
@@ -86,7 +87,10 @@ class Engine:
         self._left_out = LeftOut(self.orders)
         self._not_finite = NotFiniteLosses(self.state, self.orders, self.ring, self.settings.on_nan)
         self._keeping = Checkpointing(self.checkpoints, progress.ledger)
-        self._evaluations = Evaluations(self.evaluator, self.settings.evaluation_steps, self.callbacks)
+        self._weights = SameWeights(self.state, self.orders, self.ring, self.trainer, self._keeping)
+        self._evaluations = Evaluations(
+            self.evaluator, self.settings.evaluation_steps, self.callbacks, self.settings.virtual_ranks
+        )
         self._feeding = Feeding(self.open_feed, self.orders.seat.uid, self.settings.batch)
         self._agreement = Agreement(
             self.state, self.orders, self.ring, self.trainer, self.diary, self.checkpoints
@@ -136,7 +140,7 @@ class Engine:
 
     def _keep_what_may_be_the_last(self) -> None:
         """Whoever goes with the state of a ring that broke cannot know whether anybody else still has it."""
-        if self.state.is_agreed and (self.ring.rank == 0 or self._broken):
+        if self.state.is_agreed and not self._weights.spoiled and (self.ring.rank == 0 or self._broken):
             self._keeping.keep_now(self.state)
 
     def _export(self) -> None:
@@ -210,7 +214,7 @@ class Engine:
                 return
             self._pace.over()
         self._evaluate_if_due(plan)
-        self._finish(stopped=False)
+        self._finish(plan, stopped=False)
 
     def _finished(self) -> bool:
         return bool(self.state.journal.halted) or self.schedule.finished(*self.state.start_point)
@@ -246,7 +250,10 @@ class Engine:
             )
         except NotFinite:
             why = self._not_finite.what_happened(plan, state.step, own.loss, data)
-            self._finish(stopped=True, failure=why)
+            self._finish(plan, stopped=True, failure=why)
+            return True
+        except StateDiffers as error:
+            self._leave_finished(stopped=True, failure=self._weights.differ(plan, error.checksums))
             return True
         self._pace.applied(result.computed, self._pauses.way_in)
         self.diary.write(Applied(plan.generation, state.step))
@@ -291,7 +298,7 @@ class Engine:
         if not result.finite:
             if self.settings.on_nan is OnNan.STOP:  # a loop that is the user's own has applied it
                 why = self._not_finite.what_happened(plan, self.state.step - 1, loss, data)
-                self._finish(stopped=True, failure=why)
+                self._finish(plan, stopped=True, failure=why)
                 return True
             self._not_finite.count(plan, loss, data)
         if self._finished():
@@ -300,7 +307,7 @@ class Engine:
         if self.ring.rank == 0:
             self._keeping.after_step(self.state, everybody_begins_to_leave=begins_to_leave)
         if result.stop:
-            self._finish(stopped=True)
+            self._finish(plan, stopped=True)
             return True
         if result.switch and self._boundary is None:
             self._boundary = queries.boundary(self.state.step, draining=bool(result.draining))
@@ -351,8 +358,11 @@ class Engine:
 
     # --------------------------------------------------------------------------------------- the end
 
-    def _finish(self, *, stopped: bool, failure: str = "") -> None:
+    def _finish(self, plan: Plan, *, stopped: bool, failure: str = "") -> None:
         state = self.state
+        if self.settings.virtual_ranks and (differs := self._weights.compare(plan)):
+            self._leave_finished(stopped=True, failure=differs)
+            return
         self.orders.progress.ledger.close(Bucket.STEP, then=Bucket.FINISHING)
         log.info("Loss = %.6f, steps = %d (%s)",
                  self.orders.progress.loss, state.step, "stopped" if stopped else "finished")  # fmt: skip
@@ -362,14 +372,24 @@ class Engine:
         self.curves.flush()
         if self.ring.rank == 0:
             self._write_manifest(finished=not stopped)
+        self._leave_finished(stopped=stopped, failure=failure)
+
+    def _leave_finished(self, *, stopped: bool, failure: str) -> None:
+        state = self.state
         self.ring.leave()
         self.orders.progress.activity = Activity.IDLE
-        if self.ring.rank == 0:
+        if self.ring.rank == 0 and not self._weights.spoiled:
             self._keeping.keep_now(state)
         warning = ""
         if state.journal.not_finite:
             warning = f"in {state.journal.not_finite} of {state.step} steps the loss was not finite"
-        self.orders.done(state.step, stopped=stopped, failure=failure, warning=warning)
+        self.orders.done(
+            state.step,
+            stopped=stopped,
+            failure=failure,
+            warning=warning,
+            fingerprint=self._weights.fingerprint,
+        )
 
     def _write_manifest(self, *, finished: bool) -> None:
         if self.settings.audit_dir:
@@ -379,6 +399,7 @@ class Engine:
                 max_step=self.state.step if self.state.journal.halted else self.schedule.max_step,
                 job_name=self.settings.job_name,
                 lost_records=self.settings.lost_records,
+                fingerprint=self._weights.fingerprint,
             )
             self.diary.write_manifest(manifest)
 

@@ -9,15 +9,18 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from edl_allreduce import clock
-from edl_allreduce.core.schedule import Span, share
+from edl_allreduce.core.schedule import Span, share, virtual_ranks
 from edl_allreduce.worker.loop.observers import ObservesSteps
 from edl_allreduce.worker.loop.state import TrainingState
 from edl_allreduce.worker.loop.steps import Evaluates
 from edl_allreduce.worker.ring.base import Ring
 
 log = logging.getLogger(__name__)
+
+Table = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Evaluations:
     evaluator: Evaluates | None
     every: int
     callbacks: ObservesSteps
+    virtual_ranks: int = 0
 
     def due(self, state: TrainingState, *, finished: bool) -> bool:
         """Once after each step that wants one; a ring that broke meanwhile does it again."""
@@ -40,12 +44,11 @@ class Evaluations:
         """Measure this rank's share and add up. What is known then is in the journal; it may end the job."""
         assert self.evaluator is not None, "nothing is due without one"
         began = clock.now()
-        mine = share(Span(0, 0, self.evaluator.chunks), ring.rank, ring.size)
         self.callbacks.before_evaluation()
-        own = self.evaluator.measure(range(mine.start, mine.stop), between)
+        own = self._measure(self.evaluator, ring, between)
         reducing()
-        rows = ring.gather(own.view(np.int64).tolist())  # doubles as they are, bit by bit
-        sums = np.array(rows, np.int64).view(np.float64)
+        rows = ring.gather(own.view(np.int64).ravel().tolist())  # doubles as they are, bit by bit
+        sums = np.array(rows, np.int64).view(np.float64).reshape(-1, own.shape[1])
         metrics = self.evaluator.conclude(np.array([math.fsum(column) for column in sums.T]))
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         state.journal = self.callbacks.after_evaluation(
@@ -54,6 +57,20 @@ class Evaluations:
         log.info("evaluation after %d steps: %s (%d records in %.1f s)",
                  state.step, _shown(finite), self.evaluator.records, clock.now() - began)  # fmt: skip
         return metrics
+
+    def _measure(self, evaluator: Evaluates, ring: Ring, between: Callable[[], None]) -> Table:
+        """The sums of this rank's share: one row, or one for each virtual rank, the others' being zero."""
+        if not self.virtual_ranks:
+            return evaluator.measure(_chunks(evaluator, ring.rank, ring.size), between).reshape(1, -1)
+        count, own = self.virtual_ranks, virtual_ranks(ring.rank, ring.size, self.virtual_ranks)
+        rows = {v: evaluator.measure(_chunks(evaluator, v, count), between) for v in own}
+        nothing = evaluator.measure((), between)
+        return np.array([rows.get(v, nothing) for v in range(count)])
+
+
+def _chunks(evaluator: Evaluates, rank: int, size: int) -> range:
+    mine = share(Span(0, 0, evaluator.chunks), rank, size)
+    return range(mine.start, mine.stop)
 
 
 def _shown(metrics: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -94,7 +94,7 @@ class Orders(Protocol):
     def switching(self, step: int) -> None:
         """The ring ended at a voted boundary."""
 
-    def done(self, step: int, *, stopped: bool, failure: str, warning: str) -> None:
+    def done(self, step: int, *, stopped: bool, failure: str, warning: str, fingerprint: str = "") -> None:
         """Say that the last step was trained, or that this worker stopped at a boundary."""
 
     def send(self, message: protocol.FromWorker) -> None: ...

@@ -39,6 +39,8 @@ class LoopSettings:
     evaluation_steps: int = 0
     """0: only at the end, where there is validation data."""
     on_nan: OnNan = OnNan.STOP
+    virtual_ranks: int = 0
+    """Into how many parts work is cut, where all must come to the same bits; 0: one for each rank."""
 
     def length(self, schedule: Schedule) -> Length:
         """What the master must know to say how far the job is."""

@@ -31,6 +31,8 @@ class MicroBatch:
     features: Any
     labels: Any
     records: int
+    virtual_rank: int = 0
+    """Whose part of a step it is, where a step is cut into the same parts for any number of workers."""
 
 
 @dataclass(frozen=True)

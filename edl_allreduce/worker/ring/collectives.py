@@ -58,6 +58,8 @@ def _wire_type(kinds: set[Any]) -> Any:
     """One operation has one type: tensors of several travel in one that holds them all."""
     if kinds <= {tf.float32} | HALVES:
         return tf.float32
+    if kinds == {tf.int32}:
+        return tf.int32
     if all(kind.is_integer for kind in kinds):
         return tf.int64
     return tf.float64

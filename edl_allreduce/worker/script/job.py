@@ -6,10 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import logging
-import os
-import shlex
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -17,24 +13,20 @@ from typing import Any, Self
 import numpy as np
 import tensorflow as tf
 
-from edl_allreduce.contract import JOB_FLAGS
-from edl_allreduce.core.health import Activity
 from edl_allreduce.core.schedule import Order, Schedule, Span
-from edl_allreduce.errors import JobFailed, UsageError
-from edl_allreduce.spec import JobSpec, parse_job
+from edl_allreduce.errors import UsageError
+from edl_allreduce.spec import JobSpec
 from edl_allreduce.worker.keras.fingerprint import of_script
-from edl_allreduce.worker.loop.assemble import Program, assemble, ready_message
-from edl_allreduce.worker.loop.engine import Engine
+from edl_allreduce.worker.loop.assemble import Program
 from edl_allreduce.worker.loop.feeding import IndexFeed
-from edl_allreduce.worker.loop.orders import Ending
 from edl_allreduce.worker.loop.steps import Contribution, MicroBatch, StepInput
+from edl_allreduce.worker.script.part import Part, job_flags
 from edl_allreduce.worker.script.state import SharedState, Value
 from edl_allreduce.worker.script.trainer import Loop, Reducer
 from edl_allreduce.worker.script.turns import (
     Brought,
     Gone,
     Handover,
-    LoopGone,
     Mean,
     Offer,
     Over,
@@ -43,7 +35,6 @@ from edl_allreduce.worker.script.turns import (
     StepAgain,
     StepApplied,
 )
-from edl_allreduce.worker.script.worker import find_worker
 
 log = logging.getLogger("edl_allreduce.elastic")
 
@@ -125,14 +116,12 @@ class ElasticJob:
         self._save = save
         self._batch_size = batch_size
         self._handover = Handover()
-        self._worker = find_worker(spec)
+        self._part = Part(spec)
+        self._worker = self._part.worker
         self._reducer = Reducer(self._worker.ring)
         self._loop = Loop(state, self._handover, self._reducer, self._worker.orders.progress)
-        self._ended = False
         self._gradients = ""
         """What the rehearsal averaged."""
-        self._draining = 0
-        self._handlers: dict[signal.Signals, Any] = {}
 
     @property
     def worker_id(self) -> int:
@@ -155,8 +144,8 @@ class ElasticJob:
                         raise UsageError("write `with step:` around the body of the loop.")
                 case Save():
                     self._handover.say(Saved(str(self._save() or "") if self._save is not None else ""))
-                case Over(ending, error):
-                    self._over(ending, error)
+                case Over() as over:
+                    self.finished = self._part.over(over)
                     return
 
     def stop(self) -> None:
@@ -179,7 +168,7 @@ class ElasticJob:
         if isinstance(answer, Mean):
             return answer.tensors, answer.loss
         if isinstance(answer, Over):
-            self._over(answer.ending, answer.error)
+            self.finished = self._part.over(answer)
         raise StepAgain
 
     def _applied(self, step: Step) -> None:
@@ -201,7 +190,6 @@ class ElasticJob:
         worker.ring.leave()
 
     def _start_engine(self) -> None:
-        spec, worker = self._spec, self._worker
         same = f"{self._schedule.order}, {self._state.signature()}"
         program = Program(
             trainer=self._loop,
@@ -212,64 +200,26 @@ class ElasticJob:
             batch_size=self._batch_size,
             model={**of_script(), "gradients": self._gradients},
         )
-        engine = assemble(spec, program, worker.orders, worker.ring)
-        worker.ready(ready_message(spec, program, engine))
-        threading.Thread(target=self._run, args=(engine,), name="engine", daemon=True).start()
-
-    def _run(self, engine: Engine) -> None:
-        try:
-            over = Over(engine.run())
-            self._worker.check()
-        except LoopGone:
-            return
-        except Exception as error:  # noqa: BLE001  handed over to the loop's thread, which raises it
-            over = Over(None, error)
-        self._handover.to_loop.put(over)
-
-    def _over(self, ending: Ending | None, error: BaseException | None) -> None:
-        self._ended = True
-        if error is not None:
-            raise error
-        assert ending is not None
-        log.info("ends: %s", ending.value)
-        if ending is Ending.ABANDONED:
-            raise JobFailed(f"no master for {self._spec.master_grace_seconds:.0f} s")
-        self.finished = ending is Ending.RELEASED
-
-    def _drain(self, number: int, frame: object) -> None:
-        """SIGTERM or Ctrl-C: leave at a step boundary; the second time at once."""
-        self._draining += 1
-        if self._draining > 1:
-            os._exit(1)
-        log.info("asked to leave: draining")
-        self._worker.drain()
-        if self._worker.orders.progress.activity is Activity.PREPARING:
-            self._worker.close()
-            os._exit(0)  # nobody counts on this worker yet
+        self._part.start(program, self._handover.to_loop.put)
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._handlers[number] = signal.signal(number, self._drain)
+        self._part.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        if error is None and not self._ended:
-            error = UsageError(
+        left = None
+        if error is None and not self._part.ended:
+            left = UsageError(
                 "the loop was left before the job was over; job.stop() ends the job for all workers, and "
                 "SIGTERM lets this one leave."
             )
-            if not self._worker.led:
-                raise error
-        if error is not None:
+        if error is not None or left is not None:
             self._handover.say(Gone())
-            self._worker.failed(error)
-            return
-        self._worker.close()
+        self._part.close(error or left)
+        if left is not None:
+            raise left
 
 
 def join(
@@ -290,18 +240,10 @@ def join(
     values: plain values to begin with; see `ElasticJob.values`.
     save: called on one worker when the training is over; what it returns is the path of the result.
     """
-    spec = _job_flags()
+    spec = job_flags()
     if epochs is not None:
         spec = dataclasses.replace(spec, num_epochs=epochs)
     order = Order(records, seed=spec.seed, shuffle=spec.shuffle)
     schedule = Schedule(order, epochs=spec.num_epochs, max_step=spec.max_step)
     plain = dict(values or {})
     return ElasticJob(spec, schedule, SharedState(state, plain), plain, save, batch_size)
-
-
-def _job_flags() -> JobSpec:
-    flags = shlex.split(os.environ.get(JOB_FLAGS, ""))
-    spec = parse_job("worker", flags).spec
-    if not flags:  # nobody started this process: one worker, and the loop's own words count
-        spec = dataclasses.replace(spec, num_workers=1)
-    return spec

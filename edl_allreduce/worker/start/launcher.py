@@ -62,7 +62,7 @@ def launched_job(parsed: ParsedJob, launcher: Launcher) -> JobSpec:
 
 def run_static(spec: JobSpec, launcher: Launcher) -> int:
     """Train in the launcher's ring; returns the exit code."""
-    lone = LoneMaster(fixed_plan(launcher), launcher.rank, spec.max_bad_records)
+    lone = LoneMaster(fixed_plan(launcher), launcher.rank, spec.max_bad_records, spec.verify_fingerprint)
     signals.on_termination(lone.stop)
     try:
         steps = _train(spec, lone, launcher)

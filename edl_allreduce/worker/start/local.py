@@ -47,7 +47,9 @@ def _run(spec: JobSpec) -> int:
 
         pulled.run_alone(spec)
         return 0
-    lone = LoneMaster(Plan(1, (Seat("local", 0, "127.0.0.1"),)), 0, spec.max_bad_records)
+    lone = LoneMaster(
+        Plan(1, (Seat("local", 0, "127.0.0.1"),)), 0, spec.max_bad_records, spec.verify_fingerprint
+    )
     signals.on_termination(lone.stop)
     # TensorFlow comes after the signals are blocked, so that its threads do not get them.
     import_tensorflow()

@@ -31,6 +31,7 @@ from edl_allreduce.worker.keras.evaluation import Evaluator
 from edl_allreduce.worker.keras.export import write_model, write_pass
 from edl_allreduce.worker.keras.pipeline import Parser, Pipeline, check_data
 from edl_allreduce.worker.keras.reader import open_custom
+from edl_allreduce.worker.keras.reproducible import ReproducibleTrainer
 from edl_allreduce.worker.keras.summaries import Summaries
 from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition, load_definition
@@ -94,13 +95,15 @@ def open_program(spec: JobSpec, ring: Ring, orders: Orders) -> Program:
             source,
             schedule,
             parser,
-            minibatch=spec.minibatch_size,
+            minibatch=spec.micro_batch,
             bad_records_allowed=spec.max_bad_records,
+            virtual=spec.virtual_ranks,
         ),
         export=functools.partial(export, spec, trainer),
         fingerprint=source.fingerprint,
         # Before a checkpoint changes what the model file says, such as the rate of learning.
         model=fingerprint.of_model(spec, definition_of(spec).path, trainer.model, trainer.optimizer),
+        bits=fingerprint.of_bits(spec, trainer.probe) if isinstance(trainer, ReproducibleTrainer) else {},
         lost_records=getattr(source, "lost_records", 0),
         evaluator=open_evaluator(spec, trainer, orders),
         callbacks=callbacks_of(spec),
@@ -124,6 +127,8 @@ def set_threads(spec: JobSpec) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
     except RuntimeError:
         log.debug("TensorFlow was used in this process before; its threads stay as they are")
+    if spec.reproducible:
+        tf.config.experimental.enable_op_determinism()
 
 
 @functools.cache
@@ -184,7 +189,7 @@ def open_evaluator(spec: JobSpec, trainer: Trainer, orders: Orders) -> Evaluator
         definition_of(spec),
         trainer.model,
         open_data(spec, spec.validation_data),
-        chunk=spec.minibatch_size,
+        chunk=spec.micro_batch,
         bad_records_allowed=spec.max_bad_records,
         send=orders.send,
     )
@@ -199,9 +204,9 @@ def build_trainer(
 ) -> tuple[Trainer, Parser]:
     """The model, traced on the first records of the data."""
     definition = definition_of(spec)
-    parser = Parser(definition.feed, Mode.TRAINING, source.metadata)
-    trainer = Trainer(definition, ring, spec.seed, on_nan=spec.on_nan)
-    first = schedule.order.indices(schedule.span(0, min(spec.minibatch_size, len(source))))
+    parser = Parser(definition.feed, Mode.TRAINING, source.metadata, refuses_chance=spec.reproducible)
+    trainer = make_trainer(spec, definition, ring)
+    first = schedule.order.indices(schedule.span(0, min(spec.micro_batch, len(source))))
     read = read_first(spec, source, first)
     try:
         trainer.build(MicroBatch(*parser(read.records, read.count), read.count))
@@ -224,6 +229,13 @@ def build_trainer(
         trainer.restore_model(start.model_arrays)
         log.info("begins with the model of %s", start.path)
     return trainer, parser
+
+
+def make_trainer(spec: JobSpec, definition: ModelDefinition, ring: Ring) -> Trainer:
+    if not spec.reproducible:
+        return Trainer(definition, ring, spec.seed, on_nan=spec.on_nan)
+    count = spec.virtual_ranks
+    return ReproducibleTrainer(definition, ring, spec.seed, virtual_ranks=count, on_nan=spec.on_nan)
 
 
 SPARE = (Path("/var/tmp"), Path("/tmp"))

@@ -10,7 +10,7 @@ export class Workers {
   constructor({ drain, choose }) {
     this.drain = drain;
     this.choose = choose;
-    const head = ["Worker", "Rank", "Node", "State", "Step", "Own time", "Speed", ""];
+    const head = ["Worker", "Rank", "Node", "State", "Step", "Own time", "Of the best rank", "Of its own best", "Goodput", ""];
     this.body = el("tbody", {});
     this.head = el("thead", {}, el("tr", {}, ...head.map((name) =>
       name ? el("th", { scope: "col", text: name }) : el("td", {}))));
@@ -39,17 +39,20 @@ export class Workers {
     if (!this.rows.has(id)) this.rows.set(id, this.newRow(id));
     const { element, cells, button } = this.rows.get(id);
     const own = worker.compute_seconds ? `${number(worker.compute_seconds * 1000)} ms` : "–";
-    const speed = worker.compute_seconds ? share(worker.best_rank_score, 1) : "–";
-    const texts = [worker.rank >= 0 ? String(worker.rank) : "–", worker.name || worker.host || "–", stateOf(worker),
-      count(worker.step), own, worker.straggler ? `${speed}, slow` : speed];
+    const [beside, before] = [worker.best_rank_score, worker.own_best_score].map((score) => (worker.compute_seconds ? share(score, 1) : "–"));
+    const life = job.status.goodput?.workers?.find((one) => one.worker_id === id);
+    const texts = [worker.rank >= 0 ? String(worker.rank) : "–", worker.node || worker.host || "–", stateOf(worker),
+      count(worker.step), own, worker.straggler ? `${beside}, slow` : beside, before,
+      life ? share(life.seconds.productive_step ?? 0, life.lived) : "–"];
     texts.forEach((text, at) => setText(cells[at], text));
+    cells[1].title = worker.name;
     cells[2].className = worker.draining ? "state leaving" : "state";
     if (button) button.disabled = worker.draining || job.over;
     return element;
   }
 
   newRow(id) {
-    const cells = Array.from({ length: 6 }, () => el("td", {}));
+    const cells = Array.from({ length: 8 }, () => el("td", {}));
     const events = el("button", { type: "button", class: "quiet", text: "Events",
       "aria-label": `Events of worker ${id}`, onclick: () => this.choose(id) });
     const button = this.drain && el("button", { type: "button", class: "quiet", text: "Drain…",
@@ -84,6 +87,7 @@ export class Data {
     }
     facts.Audit = status.audit || auditSoFar(job);
     if (status.checkpoint) facts.Checkpoint = `step ${count(status.checkpoint.step)}, ${clock(status.checkpoint.wall)}, ${status.checkpoint.path}`;
+    if (status.fingerprint) facts.Fingerprint = `${status.fingerprint} (SHA-256 of the weights)`;
     if (status.tally.set_back) facts["Made again"] = many(status.tally.set_back, "step");
     if (status.path) facts.Result = status.path;
     if (status.job_dir) facts["Job's files"] = status.job_dir;

@@ -3,7 +3,7 @@
 import { el, setText } from "./dom.js";
 import { count, duration, many, number, share } from "./words.js";
 
-function tile(title) {
+export function tile(title) {
   const value = el("dd", { class: "value", text: "–" });
   const more = el("dd", { class: "more" });
   return { value, more, element: el("div", { class: "tile" }, el("dt", { text: title }), value, more) };
@@ -51,7 +51,7 @@ export class Tiles {
   }
 }
 
-function show(one, value, more) {
+export function show(one, value, more) {
   setText(one.value, value);
   setText(one.more, more);
 }

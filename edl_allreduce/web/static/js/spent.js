@@ -28,28 +28,81 @@ const BUCKETS = {
 export class Goodput {
   constructor() {
     this.place = el("div", { class: "halves" });
-    this.element = part("Where the time went", "spent", this.place);
+    this.causes = el("div", { class: "causes" });
+    this.lives = el("div", { class: "lives scroll", role: "region", "aria-label": "Table of each worker's time", tabindex: "0" });
+    // A row per worker is many elements: they are made while somebody looks at them.
+    this.each = el("details", { class: "each", ontoggle: () => this.drawLives() },
+      el("summary", { class: "plain", text: "Each worker's own time" }), this.lives);
+    this.element = part("Where the time went", "spent", this.place, this.causes, this.each);
   }
 
   update(job) {
     const spent = job.status.goodput;
     this.element.hidden = !(spent && spent.wall > 0);
     if (this.element.hidden) return;
-    const text = JSON.stringify([spent.seconds, spent.worker_seconds]);
+    const text = JSON.stringify(spent);
     if (text === this.shown) return;
     this.shown = text;
     this.place.replaceChildren(
       el("div", {}, ...whole("Of the job's time", spent.seconds, spent.wall)),
       el("div", {}, ...whole("Of worker seconds", spent.worker_seconds, spent.worker_wall)),
     );
+    this.causes.replaceChildren(...byCause(spent.reforms ?? {}, spent.wall));
+    this.workers = spent.workers ?? [];
+    this.each.hidden = this.workers.length === 0;
+    this.drawLives();
+  }
+
+  drawLives() {
+    if (this.each.open) this.lives.replaceChildren(lives(this.workers));
   }
 }
 
-function whole(title, seconds, wall) {
-  const parts = Object.entries(seconds).map(([name, value]) => {
-    const [words, fill] = BUCKETS[name] ?? [name, "note"];
-    return { name: fill, words, value, title: `${words}: ${duration(value)}, ${share(value, wall)}` };
+// What re-forms cost of the job's time, by what made them necessary.
+function byCause(reforms, wall) {
+  const causes = Object.entries(reforms).map(([cause, seconds]) => [cause, seconds, sum(Object.values(seconds))]);
+  if (!causes.length) return [];
+  const longest = Math.max(...causes.map(([, , all]) => all));
+  return [
+    el("h3", { text: "Re-forms by cause, of the job's time" }),
+    ...causes.map(([cause, seconds, all]) => {
+      const parts = partsOf(seconds, wall);
+      const bar = stackedBar(parts, `${CAUSES[cause] ?? cause}. ${parts.map((one) => one.title).join("; ")}`);
+      bar.style.width = `${Math.max(2, (100 * all) / longest)}%`;
+      return el("div", { class: "cause" }, el("span", { class: `chip chip-${cause}`, text: CAUSES[cause] ?? cause }),
+        el("b", { text: duration(all) }), el("span", { text: share(all, wall) }), el("span", { class: "track" }, bar));
+    }),
+  ];
+}
+
+function lives(workers) {
+  const rows = workers.map((life) => {
+    const parts = partsOf(life.seconds, life.lived);
+    const lost = parts.filter((one) => one.bucket !== "productive_step").sort((a, b) => b.value - a.value)[0];
+    return el("tr", {}, el("th", { scope: "row", text: String(life.worker_id) }),
+      el("td", { text: life.gone ? "gone" : "here" }), el("td", { text: duration(life.lived) }),
+      el("td", { text: share(life.seconds.productive_step ?? 0, life.lived) }),
+      el("td", { class: "wide" }, stackedBar(parts, `Worker ${life.worker_id}. ${parts.map((one) => one.title).join("; ")}`)),
+      el("td", { class: "left", text: lost ? lost.title : "nothing" }));
   });
+  const head = ["Worker", "", "Lived", "Productive", "Its time", "Lost most to"];
+  return el("table", {}, el("thead", {}, el("tr", {}, ...head.map((name) =>
+    name ? el("th", { scope: "col", text: name }) : el("td", {})))), el("tbody", {}, ...rows));
+}
+
+function partsOf(seconds, wall) {
+  return Object.entries(seconds).map(([bucket, value]) => {
+    const [words, fill] = BUCKETS[bucket] ?? [bucket, "note"];
+    return { bucket, name: fill, words, value, title: `${words}: ${duration(value)}, ${share(value, wall)}` };
+  });
+}
+
+function sum(values) {
+  return values.reduce((all, one) => all + one, 0);
+}
+
+function whole(title, seconds, wall) {
+  const parts = partsOf(seconds, wall);
   const label = parts.map((one) => one.title).join("; ");
   return [
     el("h3", { text: `${title}: ${share(seconds.productive_step ?? 0, wall)} productive` }),

@@ -5,7 +5,7 @@ import { brief, clock, number } from "./words.js";
 
 export const GUTTER = 56;
 const HEIGHT = 150;
-const LINES = ["line-1", "line-2", "line-3", "line-4"];
+const LINES = ["line-1", "line-2", "line-3", "line-4", "recovery", "input", "straggler", "note"];
 
 export class Chart {
   // `series`: names of the lines; `of(job)`: [x values, values of each line].

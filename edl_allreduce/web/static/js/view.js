@@ -23,8 +23,9 @@ export class View {
     this.notice = el("p", { class: "notice", role: "status", hidden: true });
     this.told = el("p", { class: "unseen", "aria-live": "polite" });
     this.drawn = false;
+    this.scale = el("button", { type: "button", text: "Scale…", onclick: () => commands.scale(this.job.status.wanted) });
     this.buttons = commands === null ? [] : [
-      el("button", { type: "button", text: "Scale…", onclick: () => commands.scale(this.job.status.wanted) }),
+      this.scale,
       el("button", { type: "button", class: "danger", text: "Stop…", onclick: () => commands.stop() }),
     ];
     this.tiles = new Tiles();
@@ -83,6 +84,7 @@ export class View {
     this.notice.hidden = !notice;
     setText(this.notice, notice || "");
     for (const button of this.buttons) button.disabled = job.over;
+    this.scale.hidden = Boolean(job.about["sized by"]);  // then the master would refuse it
     for (const one of [this.tiles, this.goodput, this.pauses, this.workers, this.data, this.configuration]) one.update(job);
     this.lanes.update(job, range);
     for (const chart of this.charts) chart.update(job, range);

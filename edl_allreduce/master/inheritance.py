@@ -1,0 +1,105 @@
+"""What the next master of a job must know is written down while this one lives: nobody asks a dead one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from edl_allreduce import files
+from edl_allreduce.clock import SYSTEM, Clock
+from edl_allreduce.core.job.inheritance import Inheritance
+from edl_allreduce.errors import ClusterError
+from edl_allreduce.reading import UNDECODABLE, small_file
+
+log = logging.getLogger(__name__)
+
+FILE: Final = "inheritance.json"
+LOOK_SECONDS: Final = 2.0
+IDLE_SECONDS: Final = 30.0
+"""Where nothing happens: ledgers of workers tell the rest."""
+LAST_SECONDS: Final = 3.0
+"""For the last words of a master that is asked to end."""
+
+
+class Left(msgspec.Struct, frozen=True):
+    """The sums of a job, and the number of its last event."""
+
+    serial: int
+    job: Inheritance
+
+
+def encode(left: Left) -> bytes:
+    return msgspec.json.encode(left)
+
+
+def decode(text: bytes) -> Left | None:
+    """None when it cannot be read: then the sums begin anew."""
+    try:
+        return msgspec.json.decode(text, type=Left)
+    except UNDECODABLE:
+        return None
+
+
+def write_file(directory: Path, left: Left) -> None:
+    """May raise OSError."""
+    files.write(directory / FILE, encode(left), private=True)
+
+
+def read_file(directory: Path) -> Left | None:
+    try:
+        return decode(small_file(directory / FILE))
+    except OSError:
+        return None
+
+
+class Notary:
+    """Writes down what is left while the job runs, soon after something happened; belongs to the loop.
+
+    `write` may block, and returns for how many seconds it wants to be left alone.
+    """
+
+    def __init__(
+        self, left: Callable[[], Left], write: Callable[[Left], float], *, clock: Clock = SYSTEM
+    ) -> None:
+        self._left, self._write, self._clock = left, write, clock
+        self._task: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+        self._failed = False
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        serial, due, quiet_until = -1, float("-inf"), float("-inf")
+        while True:
+            now = self._clock.now()
+            left = self._left()
+            if now >= quiet_until and (left.serial != serial or now >= due):
+                rest = await self._write_down(left)
+                serial, due = left.serial, now + IDLE_SECONDS
+                quiet_until = now + rest
+            await self._clock.rest(LOOK_SECONDS)
+
+    async def _write_down(self, left: Left) -> float:
+        async with self._writing:
+            try:
+                return await asyncio.to_thread(self._write, left)
+            except (OSError, ClusterError) as error:
+                if not self._failed:
+                    log.warning("what the next master of this job should know cannot be kept: %s", error)
+                self._failed = True
+                return IDLE_SECONDS
+
+    async def close(self) -> None:
+        """The last word; a disk or an API server that is silent does not hold the end."""
+        if self._task is not None:
+            self._task.cancel()
+        try:
+            await asyncio.wait_for(self._write_down(self._left()), LAST_SECONDS)
+        except TimeoutError:
+            log.warning("the last of what the next master should know could not be kept in time")

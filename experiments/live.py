@@ -1,0 +1,197 @@
+"""What the two experiments on a real API server have in common: one run per policy, then table and figure."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import csv
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edl_allreduce.cli import figure
+from edl_allreduce.cluster.kubernetes.api import Api
+from edl_allreduce.errors import UsageError
+from experiments import report
+from experiments.collector import COLUMNS, Collector
+from experiments.lab import NAMESPACE, Nodes, control_plane, controller, cpus
+from experiments.players import Play
+from experiments.stage import Stage
+from kubelab import Cluster
+
+OURS, RIGID, GREEDY = "ours", "rigid", "greedy"
+FLAGS: Mapping[str, Sequence[str]] = {
+    OURS: (),
+    RIGID: ("--autoscale_policy=off",),
+    GREEDY: ("--autoscale_policy=greedy", "--max_load=0.9"),
+}
+"""Of the controller, by policy. 0.9 is what the published controller most likely ran with."""
+ABOUT: Mapping[str, Sequence[str]] = {
+    "pace": ("waits of the script, published = 1", "times", "1", "1", ""),
+    "machine": ("programs that wanted a core of this machine, the last 5 minutes", "per core", "", "", ""),
+}
+"""Of the run itself: on a machine that is busy with something else everything real takes longer."""
+Figures = dict[str, float]
+Rows = Sequence[Mapping[str, str]]
+"""A CSV file of a run, as it was read again."""
+
+
+class Script:
+    """One experiment: what happens, and the figures that come of it."""
+
+    names: list[str]
+    pace: float
+    stage: Stage
+    collector: Collector
+    api: Api
+
+    def wanted(self) -> int:
+        """Pods that the service should have now."""
+        return 0
+
+    async def prepare(self) -> None:
+        """Before the collector starts."""
+
+    async def play(self) -> None:
+        raise NotImplementedError
+
+    def figures(self) -> Figures:
+        raise NotImplementedError
+
+    async def _call(self, method: Callable[..., Any], *arguments: object) -> Any:
+        return await asyncio.to_thread(method, *arguments)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--policies", default=",".join(FLAGS), help=f"some of {', '.join(FLAGS)}; default: all of them"
+    )
+    parser.add_argument(
+        "--pace",
+        type=float,
+        default=1.0,
+        help="waits of the experiment are so many times as long as published (default: 1)",
+    )
+
+
+def run(
+    name: str,
+    script: Callable[[str, tuple[Nodes, ...]], Script],
+    flags: argparse.Namespace,
+    nodes: tuple[Nodes, ...],
+) -> None:
+    """Each policy on a cluster of its own."""
+    policies = [one for one in flags.policies.split(",") if one]
+    for policy in policies:
+        if policy not in FLAGS:
+            raise UsageError(f"--policies: unknown policy {policy!r}. There are {', '.join(FLAGS)}.")
+    logging.basicConfig(level=logging.WARNING)
+    for policy in policies:
+        print(f"{name}, {policy}: {sum(one.count for one in nodes)} nodes, {cpus(nodes)} CPUs", flush=True)
+        with control_plane(nodes) as cluster:
+            found = perform(cluster, nodes, name, policy, script(policy, nodes), flags.out)
+        print(", ".join(f"{key} {value:.4g}" for key, value in found.items()), flush=True)
+
+
+def perform(
+    cluster: Cluster,
+    nodes: tuple[Nodes, ...],
+    name: str,
+    policy: str,
+    script: Script,
+    out: Path,
+    play: Play = Play(),  # noqa: B008  frozen
+) -> Figures:
+    """One run; writes its samples and its figures."""
+    os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
+    logs = out / f"{name}-{policy}"
+    logs.mkdir(parents=True, exist_ok=True)
+    with controller(cluster, logs, *FLAGS[policy]):
+        asyncio.run(_perform(script, play, cpus(nodes)))
+    machine = os.getloadavg()[1] / (os.cpu_count() or 1)
+    found = {"pace": script.pace, "machine": machine, **script.figures()}
+    report.write_csv(
+        out / f"{name}-{policy}.csv", COLUMNS, [sample.row() for sample in script.collector.samples]
+    )
+    (out / f"{name}-{policy}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    return found
+
+
+async def _perform(script: Script, play: Play, total: int) -> None:
+    script.api = Api.connect()
+    script.stage = Stage(script.api, NAMESPACE, play)
+    script.stage.start()
+    try:
+        await script.prepare()
+        script.collector = Collector(script.stage, script.names, total, script.wanted)
+        watching = asyncio.create_task(script.collector.run())
+        await script.play()
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+        if script.stage.lost_masters:
+            raise RuntimeError(f"masters were lost: {', '.join(script.stage.lost_masters)}")
+    finally:
+        script.stage.close()
+
+
+# --------------------------------------------------------------------------------------- table and figure
+
+
+def conclude(
+    name: str,
+    flags: argparse.Namespace,
+    rows: Mapping[str, Sequence[str]],
+    panels: Callable[[Mapping[str, Rows]], list[figure.Panel]],
+) -> None:
+    """From all runs whose files are there, also those of an earlier command."""
+    there = [policy for policy in FLAGS if (flags.out / f"{name}-{policy}.json").exists()]
+    figures = {one: json.loads((flags.out / f"{name}-{one}.json").read_text()) for one in there}
+    runs = {one: _read(flags.out / f"{name}-{one}.csv", figures[one]["pace"]) for one in there}
+    rows = {**rows, **ABOUT}
+    head = ["", "published, on", "published, off", *there, "to reach"]
+    lines = [
+        [
+            f"{words}, {unit}" if unit else words,
+            on,
+            off,
+            *(_shown(figures[one][key], unit) for one in there),
+            wanted,
+        ]
+        for key, (words, unit, on, off, wanted) in rows.items()
+    ]
+    text = report.table(head, lines) + "\n"
+    report.write(flags.out / f"{name}.md", text)
+    report.write(flags.out / f"{name}.svg", figure.svg(f"experiment-{name}", panels(runs)))
+    print(text)
+
+
+def _shown(value: float, unit: str) -> str:
+    return f"{value:.3f}" if not unit and value <= 1 else f"{value:.1f}"
+
+
+def _read(path: Path, pace: float) -> Rows:
+    """With the times of the published script: runs of another pace have their steps at the same place."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{**row, "time": str(float(row["time"]) / pace)} for row in csv.DictReader(file)]
+
+
+def panel(title: str, runs: Mapping[str, Rows], column: str) -> figure.Panel:
+    series = {name: [(float(row["time"]), float(row[column])) for row in rows] for name, rows in runs.items()}
+    return figure.Panel(title, "seconds of the published script", series)
+
+
+def spread(title: str, runs: Mapping[str, Rows]) -> figure.Panel:
+    """The largest and the smallest size of jobs that were there, of each run."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for name, rows in runs.items():
+        for row in rows:
+            there = len(row["trainers per job"].split("|")) - int(row["jobs not existing"])
+            sizes = [int(size) for size in row["trainers per job"].split("|")][:there] or [0]
+            series.setdefault(name, []).append((float(row["time"]), max(sizes)))
+            series.setdefault(f"{name}, poorest", []).append((float(row["time"]), min(sizes)))
+    return figure.Panel(title, "seconds of the published script", series)

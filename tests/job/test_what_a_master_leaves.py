@@ -1,0 +1,199 @@
+"""The master is lost, and the next one goes on with its sums: goodput, steps, failures, numbers of rings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from edl_allreduce.cluster.kubernetes.inheritance import HOLDER, KeptInConfigMap
+from edl_allreduce.core import events
+from edl_allreduce.core.goodput import Bucket
+from edl_allreduce.core.job import inbox
+from edl_allreduce.core.job.inheritance import Inheritance, leave
+from edl_allreduce.core.status import EventRecord
+from edl_allreduce.master import history as history_module
+from edl_allreduce.master.history import SERIAL_GAP, PodHistory
+from edl_allreduce.master.inheritance import Left, Notary, decode, encode
+from edl_allreduce.testing.fake_api import FakeApi
+from edl_allreduce.testing.scene import OPTIONS, Scene
+from tests.goodput.test_time_of_jobs import beats, spent
+
+WALL = 1_700_000_000.0
+OTHER_CLOCK = 7.0
+"""Of the machine of the next master."""
+OWNER = {
+    "apiVersion": "elasticdl.org/v1",
+    "kind": "TrainingJob",
+    "metadata": {"name": "digits", "uid": "0123456789"},
+}
+
+
+def lost(scene: Scene, gap: float, *, living: bool) -> Scene:
+    """Another master, so many seconds later, on another machine. Its workers train on if they live."""
+    left = decode(encode(Left(3, leave(scene.state, scene.now, WALL))))
+    assert left is not None, "it survives being written down"
+    options = replace(OPTIONS, recover_until=OTHER_CLOCK + 20) if living else OPTIONS
+    after = Scene(options, now=OTHER_CLOCK)
+    ids = tuple(scene.actors) if living else ()
+    after.give(inbox.Inherit(left.job, ids, WALL + gap))
+    after.give(inbox.Adopt(ids, ids, len(scene.actors), 2))
+    if living:
+        after.actors = scene.actors
+        after.wait(1)
+        for worker_id in ids:
+            after.connect(worker_id)
+    return after
+
+
+def trained() -> Scene:
+    scene = Scene().train()
+    beats(scene, STARTUP=10.0)
+    scene.wait(20)
+    beats(scene, STARTUP=10.0, STEP=20.0)
+    return scene
+
+
+def test_what_workers_did_while_nobody_listened_is_accounted_when_they_are_heard():
+    scene = trained()
+    before = spent(scene)[Bucket.STEP]
+    after = lost(scene, gap=100.0, living=True)
+    assert after.status.elapsed == pytest.approx(scene.status.elapsed + 100.0 + 1.0)
+    after.until(lambda: after.ring == 2)
+    beats(after, STARTUP=10.0, STEP=119.0, JOIN=1.0)
+    seconds = spent(after)
+    assert seconds[Bucket.STEP] - before == pytest.approx(100.0, rel=0.03)
+    assert seconds[Bucket.JOIN] == pytest.approx(1.0, rel=0.03)
+    assert after.status.goodput.wall == pytest.approx(after.status.elapsed, abs=1.0)
+    assert not [w for w in after.status.goodput.workers if w.gone]
+
+
+def test_when_all_are_lost_steps_that_are_made_again_are_told_and_time_without_anybody_is_recovery():
+    scene = trained()
+    scene.crash(1).wait(1)
+    step, generation = scene.status.step, scene.status.generation
+    after = lost(scene, gap=60.0, living=False)
+    assert after.status.step == step, "people see how far it was"
+    after.train().wait(5)
+    beats(after, STEP=5.0)
+    (set_back,) = [event for event in after.events if isinstance(event, events.StepsSetBack)]
+    assert set_back.reached == step
+    seconds = spent(after)
+    assert seconds[Bucket.RECOVERY] >= 60.0 and seconds[Bucket.REDONE] > 0
+    assert after.status.goodput.worker_seconds[Bucket.MISSING] >= 2 * 60.0
+    assert after.status.tally.losses == 1 and after.state.keeping.failures == 1
+    assert after.status.generation > generation, "no generation means two rings"
+
+
+def test_the_time_in_which_a_job_was_stopped_in_order_is_not_its_own():
+    scene = trained()
+    scene.give(inbox.Stop("suspended")).until(lambda: scene.over)
+    after = lost(scene, gap=86_400.0, living=False)
+    after.train()
+    assert after.status.elapsed < 60.0
+    assert after.status.goodput.worker_seconds.get(Bucket.MISSING, 0.0) < 60.0
+
+
+# ------------------------------------------------------------------------------------------ kept in a cluster
+
+
+def record(serial: int, text: str = "") -> EventRecord:
+    event = events.Noted("note", text or f"number {serial}")
+    return EventRecord(serial, WALL + serial, event.kind, event.text(), events.data(event))
+
+
+def left(serial: int) -> Left:
+    return Left(serial, leave(trained().state, 1030.0, WALL))
+
+
+@pytest.fixture
+def api():
+    api = FakeApi()
+    yield api
+    api.close()
+
+
+def pod(api: FakeApi, directory, uid: str) -> PodHistory:
+    directory.mkdir()
+    keepsake = KeptInConfigMap(api, "default", "digits", OWNER, uid)
+    return PodHistory(directory, goes_on=False, keepsake=keepsake)
+
+
+def test_the_master_of_another_pod_knows_events_and_sums(api, tmp_path):
+    first = pod(api, tmp_path / "a", "first")
+    assert (first.known, first.left, first.last_serial) == ([], None, 0)
+    for serial in (1, 2):
+        first.write(record(serial))
+    first.keep(left(2))
+    second = pod(api, tmp_path / "b", "second")
+    assert [event.serial for event in second.known] == [1, 2] and second.left == left(2)
+    assert second.last_serial == 2 + SERIAL_GAP, "the last events of the first may be lost, their numbers not"
+    second.write(record(second.last_serial + 1))
+    second.keep(left(second.last_serial + 1))
+    third = pod(api, tmp_path / "c", "third")
+    assert [event.serial for event in third.known] == [1, 2, 2 + SERIAL_GAP + 1]
+    (kept,) = api.all("configmaps")
+    assert kept["metadata"]["ownerReferences"][0]["kind"] == "TrainingJob", "it goes with the job"
+
+
+def test_a_master_behind_a_broken_network_does_not_write_over_its_successor(api, tmp_path, caplog):
+    first = pod(api, tmp_path / "a", "first")
+    first.keep(left(1))
+    second = pod(api, tmp_path / "b", "second")
+    first.keep(left(2))  # between the look of the second and its first word
+    second.keep(left(1001))
+    second.keep(left(1002))
+    first.keep(left(3))
+    first.keep(left(4))
+    assert "another master keeps the history" in caplog.text
+    (kept,) = api.all("configmaps")
+    assert kept["metadata"]["annotations"][HOLDER] == "second"
+    assert pod(api, tmp_path / "c", "third").left == left(1002)
+
+
+def test_a_long_history_is_kept_in_part_and_a_damaged_one_not_at_all(api, tmp_path):
+    first = pod(api, tmp_path / "a", "first")
+    noise = [f"{number * 7919 % 10**9:x}" * 40 for number in range(12_000)]
+    for serial, text in enumerate(noise, start=1):
+        first._told.append(record(serial, text))
+    first.keep(left(12_000))
+    (kept,) = api.all("configmaps")
+    assert len(json.dumps(kept)) < 1_000_000, "Kubernetes takes no more"
+    second = pod(api, tmp_path / "b", "second")
+    assert second.known[-1].serial == 12_000 and second.known[0].serial > 7_000
+    path = "/api/v1/namespaces/default/configmaps/elasticdl-digits-01234567-history"
+    api.patch(path, {"binaryData": {"events.jsonl.gz": "????", "job.json.gz": "bm9uZQ=="}})
+    third = pod(api, tmp_path / "c", "third")
+    assert (third.known, third.left) == ([], None)
+
+
+def test_who_may_not_keep_a_config_map_trains_without(api, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(history_module, "TRY_SECONDS", 0.0)
+    api.refuse("GET", "configmaps", status=403, times=1, words="forbidden")
+    history = pod(api, tmp_path / "a", "first")
+    history.keep(left(1))
+    assert "elasticdl-rbac.yaml" in caplog.text and api.all("configmaps") == []
+
+
+def test_what_is_left_is_written_soon_after_something_happened_and_once_more_at_the_end():
+    written: list[int] = []
+    serials = iter(range(1, 100))
+
+    def write(given: Left) -> float:
+        written.append(given.serial)
+        return 0.0
+
+    async def story() -> None:
+        notary = Notary(lambda: Left(next(serials), NOTHING), write)
+        notary.start()
+        while not written:
+            await asyncio.sleep(0.01)
+        await notary.close()
+
+    asyncio.run(story())
+    assert written == [1, 2]
+
+
+NOTHING: Inheritance = leave(Scene().state, 0.0, WALL)

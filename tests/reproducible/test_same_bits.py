@@ -1,0 +1,91 @@
+"""The same weights to the bit for any number of workers, in one process: real models, fake rings."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from edl_allreduce.errors import StateDiffers
+from tests.reproducible.conftest import same_bits
+
+pytestmark = pytest.mark.tensorflow
+
+
+def mlp():
+    return keras.Sequential(
+        [
+            keras.layers.Input((8, 8, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(16, activation="relu", kernel_regularizer=keras.regularizers.L2(0.01)),
+            keras.layers.Dense(3),
+        ]
+    )
+
+
+def cnn():
+    return keras.Sequential(
+        [
+            keras.layers.Input((8, 8, 1)),
+            keras.layers.RandomTranslation(0.1, 0.1),
+            keras.layers.Conv2D(6, 3),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.4),
+            keras.layers.Dense(3),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [
+        (mlp, lambda: keras.optimizers.SGD(0.05, momentum=0.9)),
+        (cnn, lambda: keras.optimizers.Adam(0.01)),
+    ],
+    ids=["mlp-momentum", "cnn-adam"],
+)
+def test_any_number_of_workers_comes_to_the_same_bits(company, model, optimizer):
+    made = company(model, optimizer)
+    results, states = {}, {}
+    for size in (1, 2, 3, 4):
+        made.restore(made.beginning)
+        results[size] = made.run(range(6), size)
+        states[size] = made.ranks[size - 1].trainer.state()
+    assert not same_bits(states[1], made.beginning), "something was trained"
+    for size in (2, 3, 4):
+        assert same_bits(states[size], states[1]), size
+        assert {r.loss for r in results[size]} == {results[1][0].loss}
+        assert len(results[size][0].computed) == size
+
+    # Workers come and go, and the state is given on: the bits stay.
+    made.restore(made.beginning)
+    for steps, size in ((range(2), 3), (range(2, 3), 1), (range(3, 6), 4)):
+        made.run(steps, size)
+        made.restore(made.ranks[0].trainer.state())
+    assert same_bits(made.ranks[0].trainer.state(), states[1])
+
+
+def test_a_worker_whose_memory_rots_is_noticed_before_anything_is_applied(company):
+    made = company(mlp, lambda: keras.optimizers.SGD(0.05), most=3)
+    made.run(range(2), 3)
+    before = made.ranks[0].trainer.state()
+
+    def rot(rank, number):
+        if rank is made.ranks[1] and number == 3:
+            kernel = rank.trainer.model.trainable_variables[0]
+            values = kernel.numpy()
+            values.reshape(-1).view(np.int32)[5] ^= 1 << 4
+            kernel.assign(values)
+
+    errors = made.run(range(2, 5), 3, rot)
+    assert all(isinstance(error, StateDiffers) for error in errors), errors
+    first, odd, third = errors[0].checksums
+    assert first == third != odd
+    assert not same_bits(made.ranks[0].trainer.state(), before), "step 2 was made"
+    assert same_bits(made.ranks[0].trainer.state(), made.ranks[2].trainer.state())
+    good = made.ranks[2].trainer.state()
+    made.restore(before)
+    made.run(range(2, 3), 1)
+    assert same_bits(made.ranks[0].trainer.state(), good), "and nothing of step 3"
