@@ -25,6 +25,7 @@ ELSEWHERE = {
     "docs/local-cluster.md": "tests/kubelab",
     "docs/running/README.md": "tests/local_strategy",
     "docs/running/by-hand.md": "tests/by_hand",
+    "docs/running/fit.md": "tests/fit",
     "docs/running/commands.md": "tests/commands",
     "docs/running/horovodrun.md": "tests/horovodrun",
     "docs/running/own-loop.md": "tests/own_loop",
