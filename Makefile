@@ -11,7 +11,8 @@ PYTEST := $(PYTHON) -m pytest $(PYTEST_FLAGS)
 AT_A_TIME := $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast lint format docs cluster bench chaos clean experiment-jobs experiment-nginx experiment-trace
+.PHONY: help setup demo demo-cluster test test-fast lint format docs cluster images bench chaos clean \
+	experiment-jobs experiment-nginx experiment-trace
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -43,11 +44,14 @@ format: setup ## let ruff rewrite the code
 	$(PYTHON) -m ruff format .
 
 docs: setup ## the documentation as a site in build/site; warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 	@echo "the site begins at build/site/index.html"
 
 cluster: setup ## a local Kubernetes cluster on this machine
 	@scripts/cluster up
+
+images: setup ## the images of docker/; GPU=yes adds the one with CUDA
+	docker/build cpu controller data development $(if $(GPU),gpu)
 
 bench: setup ## measure, and write what was measured
 	@$(PYTHON) -m benchmarks

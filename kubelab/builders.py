@@ -87,7 +87,7 @@ class _Buildah(Builder):
 
     def build(self, context: Path, dockerfile: Path, tag: str, arguments: dict[str, str]) -> str:
         with locked(places.cache() / "images" / "buildah.lock"):
-            given = arguments if "BASE" in arguments else {**arguments, "BASE": self._base()}
+            given = arguments if "BASE_IMAGE" in arguments else {**arguments, "BASE_IMAGE": self._base()}
             options = [part for name, value in given.items() for part in ("--build-arg", f"{name}={value}")]
             flags = ("--isolation=chroot", "--layers", "--tag", tag, "--file", str(dockerfile), *options)
             _run_visibly(self._argv("bud", *flags, context))

@@ -78,8 +78,6 @@ def linked_files() -> Iterator[str]:
     texts = [*(ROOT / source for source in ELSEWHERE), *(ROOT / "docs").rglob("*.md")]
     for text in texts:
         for link in LINK.finditer(text.read_text()):
-            path = (text.parent / link[2]).resolve()
-            if path.is_file() and path.is_relative_to(ROOT):
-                name = path.relative_to(ROOT).as_posix()
-                if name not in ELSEWHERE and not name.startswith("docs/"):
-                    yield name
+            name = posixpath.normpath(posixpath.join(text.parent.relative_to(ROOT).as_posix(), link[2]))
+            if (ROOT / name).is_file() and name not in ELSEWHERE and not name.startswith(("docs/", "../")):
+                yield name

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edl_allreduce import clock
+from edl_allreduce.api import attach
+from edl_allreduce.core.status import JobStatus
 from tests.docs.blocks import ROOT, blocks
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]  # a page is many commands
 
 LONG = 150.0
 
@@ -25,6 +27,7 @@ class Terminal:
         self.here = directory / "work"
         self.here.mkdir()
         (directory / "home").mkdir()
+        self.jobs = directory / "home" / "state" / "elasticdl" / "jobs"
         beside = Path(sys.executable).parent
         self.environment = {
             **os.environ,
@@ -48,15 +51,13 @@ class Terminal:
         assert done.returncode == 0, f"{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout + done.stderr
 
-    def job(self, name: str) -> dict:
-        return json.loads(self.type(f"elasticdl status --job_name={name} --output=json"))
-
-    def wait_until(self, what: str, name: str, holds) -> None:
+    def wait_until(self, what: str, name: str, holds: Callable[[JobStatus], bool]) -> None:
         """A person looks at the table before the next command."""
+        job = attach(job_dir=str(self.jobs / name))
         for _ in clock.polls(every=0.3, within=LONG):
-            if holds(self.job(name)):
+            if holds(job.status()):
                 return
-        raise AssertionError(f"{what}: {self.job(name)}")
+        raise AssertionError(f"{what}: {job.status()}")
 
 
 @pytest.fixture
@@ -77,12 +78,13 @@ def test_a_first_hour_on_a_laptop(terminal):
     prepare, train, look, disturb, ask, end, check = typed("guides/laptop.md")
     assert "Able to train" in terminal.type(prepare)
     terminal.type(train)
-    terminal.wait_until("it trains", "digits", lambda job: job["step"] > 0)
+    terminal.wait_until("it trains", "digits", lambda job: job.step > 0)
     assert "worker" in terminal.type(look)
     terminal.type(disturb)
-    terminal.wait_until("a loss is counted", "digits", lambda job: job["tally"]["losses"] == 1)
-    terminal.wait_until("all three train", "digits", lambda job: len(job["workers"]) == 3
-                        and all(worker["rank"] >= 0 for worker in job["workers"]))  # fmt: skip
+    terminal.wait_until("a loss is counted", "digits", lambda job: job.tally.losses == 1)
+    terminal.wait_until(
+        "all three train", "digits", lambda job: [w.rank >= 0 for w in job.workers] == [True] * 3
+    )
     said = terminal.type(ask)
     assert "SIGKILL" in said
     assert "from 2 to 3 workers" in said

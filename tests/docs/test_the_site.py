@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -24,6 +25,7 @@ ELSEWHERE = {
     "docs/local-cluster.md": "tests/kubelab",
     "docs/running/README.md": "tests/local_strategy",
     "docs/running/by-hand.md": "tests/by_hand",
+    "docs/running/fit.md": "tests/fit",
     "docs/running/commands.md": "tests/commands",
     "docs/running/horovodrun.md": "tests/horovodrun",
     "docs/running/own-loop.md": "tests/own_loop",
@@ -40,17 +42,39 @@ def name(page):
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.programs
-def test_the_site_builds_without_a_warning(tmp_path):
-    site = tmp_path / "site"
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)],
+def build(*words: str) -> subprocess.CompletedProcess[str]:
+    """As `make docs` does. (Not with --quiet, which would hide warnings from --strict as well.)"""
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", *words],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.programs
+def test_a_link_to_nowhere_is_an_error(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text("[there](nowhere.md)")
+    settings = {
+        "INHERIT": str(ROOT / "mkdocs.yml"),
+        "docs_dir": "docs",
+        "hooks": [],
+        "nav": [{"Page": "page.md"}],
+    }
+    (tmp_path / "mkdocs.yml").write_text(json.dumps(settings))
+    built = build("--config-file", str(tmp_path / "mkdocs.yml"), "--site-dir", str(tmp_path / "site"))
+    assert built.returncode == 1
+    assert "contains a link 'nowhere.md'" in built.stderr
+    assert "Aborted with 1 warnings" in built.stdout + built.stderr
+
+
+@pytest.mark.programs
+def test_the_site_builds_without_a_warning(tmp_path):
+    site = tmp_path / "site"
+    built = build("--site-dir", str(site))
     assert built.returncode == 0, built.stderr[-4000:]
     flags = (site / "reference" / "flags.html").read_text()
     assert not [field.name for field in dataclasses.fields(JobSpec) if f"--{field.name}<" not in flags]

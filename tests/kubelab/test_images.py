@@ -14,8 +14,8 @@ from kubelab.archives import load_archive
 from kubelab.errors import BuildFailed, KubelabError
 from tests.kubelab.command import cluster_command
 
-DOCKERFILE = """ARG BASE
-FROM ${BASE}
+DOCKERFILE = """ARG BASE_IMAGE
+FROM ${BASE_IMAGE}
 COPY base /base
 COPY source /source
 """
@@ -77,7 +77,7 @@ def test_after_a_change_of_source_only_what_changed_is_built_and_packed(tmp_path
     sizes, ids = [], set()
     for version in ("one", "two", "three"):
         (context / "source").write_text(version)
-        tag, arguments = "kubelab-test/built:1", {"BASE": "scratch"}
+        tag, arguments = "kubelab-test/built:1", {"BASE_IMAGE": "scratch"}
         ids.add(builder.build(context, context / "Dockerfile", tag, arguments))
         builders.export(tag, archive, [tmp_path / "containerd"])
         sizes.append(archive.stat().st_size)
@@ -104,12 +104,12 @@ def test_docker_and_podman_are_asked_as_they_want_to_be(tmp_path, monkeypatch, p
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
     builder = builders._Docker(program)
     assert builder.works()
-    made = builder.build(tmp_path, tmp_path / "Dockerfile", "a/b:1", {"BASE": "debian"})
+    made = builder.build(tmp_path, tmp_path / "Dockerfile", "a/b:1", {"BASE_IMAGE": "debian"})
     builder.export("a/b:1", tmp_path / "image.tar", [])
     assert made == "sha256:1234"
     assert heard.read_text().splitlines() == [
         "info",
-        f"build -t a/b:1 -f {tmp_path}/Dockerfile --build-arg BASE=debian {tmp_path}",
+        f"build -t a/b:1 -f {tmp_path}/Dockerfile --build-arg BASE_IMAGE=debian {tmp_path}",
         "image inspect --format {{.Id}} a/b:1",
         f"save -o {tmp_path}/image.tar a/b:1",
     ]
