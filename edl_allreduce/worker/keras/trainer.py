@@ -78,7 +78,7 @@ class Trainer:
         if not isinstance(made, kind):
             raise ModelError(
                 f"{self._definition.path}: {getattr(make, '__name__', make)} must return a "
-                f"{kind.__module__}.{kind.__name__}, got {type(made).__name__}"
+                f"{kind.__module__}.{kind.__name__}, got {type(made).__name__}{_of_keras_2(made)}"
             )
         return made
 
@@ -303,6 +303,12 @@ class Trainer:
         self.optimizer.finalize_variable_values(self.model.trainable_variables)
         if self._best:
             self.restore_model(self._best)
+
+
+def _of_keras_2(made: Any) -> str:
+    if not type(made).__module__.startswith("tf_keras"):
+        return ""
+    return " of tf_keras (Keras 2), which is not supported: unset TF_USE_LEGACY_KERAS, or import keras"
 
 
 def _is_whole(variable: Any) -> bool:
