@@ -16,7 +16,10 @@ from pathlib import Path
 from benchmarks.frame import Report, machine, versions
 from edl_allreduce import clock
 
-NAMES = ("steady", "reform", "worlds", "allreduce", "data", "checkpoint", "startup", "autoscale", "seeing")
+NAMES = (
+    *("steady", "reform", "worlds", "allreduce", "data", "scale"),
+    *("checkpoint", "startup", "autoscale", "seeing"),
+)
 BEGIN, END = "<!-- results: written by python -m benchmarks -->", "<!-- end of results -->"
 
 

@@ -110,6 +110,10 @@ class Trainer:
     def _count(self, features: Any, labels: Any, outputs: Any) -> None:
         """Add to what is counted; called where only values change."""
 
+    def _counted_part(self, variable: Any, value: Any, share: Any) -> Any:
+        """What this part of a batch adds to a variable that counts."""
+        return tf.cast(value, _kind(variable))
+
     def _seed_of(self, place: int) -> Any:
         """What a random layer draws from in the first step."""
         return self._seed_values[place]
@@ -208,7 +212,6 @@ class Trainer:
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
         averaged = [_part(v, scope.get_current_value(v), share) for v in self._averaged]
-        averaged += [self._counted_part(v, scope.get_current_value(v), share) for v in self._counted]
         used = [(v, g) for v, g in zip(self._trainable, gradients, strict=True) if g is not None]
         if not used:
             raise ModelError(
@@ -216,11 +219,9 @@ class Trainer:
                 "so there is nothing to train; does it use `predictions`?"
             )
         self._trainable = [v for v, _ in used]
-        return [*(tf.convert_to_tensor(g) for _, g in used), *averaged, tf.cast(loss, tf.float32)]
-
-    def _counted_part(self, variable: Any, value: Any, share: Any) -> Any:
-        """What this part of a batch adds to a variable that counts."""
-        return tf.cast(value, _kind(variable))
+        counted = [self._counted_part(v, scope.get_current_value(v), share) for v in self._counted]
+        gradients = [tf.convert_to_tensor(g) for _, g in used]
+        return [*gradients, *averaged, *counted, tf.cast(loss, tf.float32)]
 
     def _add_graph(self, one: list[Any], other: list[Any]) -> list[Any]:
         return [a + b for a, b in zip(one, other, strict=True)]
