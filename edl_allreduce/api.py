@@ -177,12 +177,12 @@ def _shipped(given: dict[str, Any]) -> dict[str, str]:
             f"{', '.join(objects)}: functions can be given together with a function or a model as model_def; "
             "beside a model file give their names."
         )
-    files = LocalJobFiles(
-        job_directory(JobSpec(job_name=str(given.get("job_name", "")), job_dir=str(given.get("job_dir", ""))))
-    )
-    if not given.get("job_name") or files.running() is not None:
-        return dict.fromkeys(objects, "") | {"model_def": "shipped.model"}  # what is wrong is told later
+    others = {name: value for name, value in given.items() if name not in objects} | {"model_def": "a.b"}
+    checked = parse_job("train", [f"--{name}={_text(value)}" for name, value in others.items()]).spec
+    files = LocalJobFiles(job_directory(checked))
     files.make_room()
+    if files.running() is not None:
+        raise UsageError(f"a job named {files.name} is running already; attach to it or stop it first.")
     return ship(objects, files.directory / SHIPPED_FILES)
 
 

@@ -136,7 +136,7 @@ class JobStatus:
         if self.loss == self.loss:
             parts.append(f"loss {self.loss:.6g}")
         parts += [f"model {self.path}"] if self.path else []
-        parts += [self.reason] if self.reason else []
+        parts += [repr(self.reason)[:200]] if self.reason else []
         return f"JobStatus({self.job_name!r}, {self.phase}, {', '.join(parts)})"
 
 

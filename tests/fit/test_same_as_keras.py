@@ -160,3 +160,17 @@ def test_callbacks_decide_as_in_keras_and_hear_the_same() -> None:
     np.testing.assert_allclose(history.history["learning_rate"], fitted.history["learning_rate"], rtol=1e-5)
     for a, b in zip(expected.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
+
+
+def test_a_metric_whose_direction_keras_knows_is_monitored() -> None:
+    """What is better is only known once the metrics are built."""
+    stop = keras.callbacks.EarlyStopping("val_accuracy", patience=1, min_delta=2.0)
+    given = {"batch_size": 35, "epochs": 5, "verbose": 0, "validation_data": (X[:20], Y[:20])}
+    assert elastic.fit(sequential(), X, Y, callbacks=[stop], **given).epoch == [0, 1]
+    assert stop.min_delta == 2.0
+
+
+def test_losses_of_several_outputs_are_validated_record_by_record() -> None:
+    given = {"x": X[:64], "y": {"a": X[:64, 0], "b": Y[:64]}, "batch_size": 16}
+    given["validation_data"] = (X[:32], {"a": X[:32, 0], "b": Y[:32]})
+    check_same(two_outputs, given, dict(given))

@@ -78,6 +78,13 @@ def test_every_flag_is_an_argument_that_editors_know():
     assert set(submit_flags.TrainFlags.__annotations__) == set(parameters) - {"spec"}
 
 
+def test_names_are_checked_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with pytest.raises(UsageError, match="job_name"):
+        submit(job_name="../../up", model_def=uses_a_table, feed=uses_a_table, training_data="data")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_lambda_cannot_be_sent(tmp_path):
     with pytest.raises(UsageError, match="feed: a lambda"):
         ship({"feed": lambda dataset, mode, metadata: dataset}, tmp_path)

@@ -113,8 +113,8 @@ def fit(
         parser = Labelled(class_weight)
         per_worker = -(-batch // max(1, spec.num_workers, ring.size))
         first = order.indices(schedule.span(0, min(per_worker, len(source))))
-        observer.begin()
         trainer.build(MicroBatch(*parser(source.read(first), len(first)), len(first)))
+        observer.begin()
         program = Program(
             trainer=trainer,
             schedule=schedule,

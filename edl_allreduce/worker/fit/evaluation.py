@@ -13,6 +13,7 @@ from edl_allreduce.worker.fit.callbacks import FitCallbacks
 from edl_allreduce.worker.fit.data import Labelled, Source
 from edl_allreduce.worker.fit.trainer import CompiledTrainer, loss_of, plain
 from edl_allreduce.worker.keras import rules
+from edl_allreduce.worker.keras.private import loss_counters
 from edl_allreduce.worker.loop.steps import Vector
 
 
@@ -93,8 +94,12 @@ class EpochEnd:
             self._model.compute_metrics(
                 features, labels.get("y"), outputs, sample_weight=labels.get("weights")
             )
-        counted = [scope.get_current_value(v) for v in self._variables]
-        parts = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in counted]
+        of_losses = {id(v) for metric in loss_counters(self._model) for v in metric.variables}
+        parts = []
+        for variable in self._variables:
+            part = tf.reshape(tf.cast(scope.get_current_value(variable), tf.float64), [-1])
+            # Keras counts one for each batch here; the parts of a batch count by their records.
+            parts.append(part * records if id(variable) in of_losses else part)
         return tf.concat([*parts, [loss * records, records]], 0)
 
     def _results(self, total: Vector) -> dict[str, float]:

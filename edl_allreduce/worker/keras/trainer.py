@@ -306,12 +306,6 @@ class Trainer:
             self.restore_model(self._best)
 
 
-def _of_keras_2(made: Any) -> str:
-    if not type(made).__module__.startswith("tf_keras"):
-        return ""
-    return " of tf_keras (Keras 2), which is not supported: unset TF_USE_LEGACY_KERAS, or import keras"
-
-
 def _is_whole(variable: Any) -> bool:
     return not tf.as_dtype(variable.dtype).is_floating
 
@@ -329,3 +323,9 @@ def _part(variable: Any, value: Any, share: Any) -> Any:
 def _kind(variable: Any) -> Any:
     """In which type the values of a variable are averaged."""
     return tf.float64 if tf.as_dtype(variable.dtype) == tf.float64 else tf.float32
+
+
+def _of_keras_2(made: Any) -> str:
+    if not type(made).__module__.startswith("tf_keras"):
+        return ""
+    return " of tf_keras (Keras 2), which is not supported: unset TF_USE_LEGACY_KERAS, or import keras"
