@@ -17,8 +17,8 @@ from benchmarks.frame import Report, machine, versions
 from edl_allreduce import clock
 
 NAMES = (
-    *("steady", "reform", "worlds", "allreduce", "data", "checkpoint", "startup", "autoscale", "seeing"),
-    "reproducible",
+    *("steady", "reform", "worlds", "allreduce", "data", "scale"),
+    *("checkpoint", "startup", "autoscale", "seeing", "reproducible"),
 )
 BEGIN, END = "<!-- results: written by python -m benchmarks -->", "<!-- end of results -->"
 

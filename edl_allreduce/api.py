@@ -13,22 +13,26 @@ The job runs in processes of its own: it goes on when the notebook's kernel ends
 
 from __future__ import annotations
 
+import inspect
 import math
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from edl_allreduce import clock
 from edl_allreduce.cluster.choose import Where, where
 from edl_allreduce.cluster.detached import start
 from edl_allreduce.cluster.known import running_address
 from edl_allreduce.cluster.registry import LocalJobFiles, find_job
+from edl_allreduce.cluster.shipping import ship
 from edl_allreduce.core.protocol import Ask, Command, Scale, StopJob
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import JobFailed, UsageError
 from edl_allreduce.rpc.client import command
-from edl_allreduce.spec import JobSpec, parse_job, to_argv
+from edl_allreduce.spec import JobSpec, job_directory, parse_job, to_argv
+from edl_allreduce.spec.flag_types import SHIPPED
+from edl_allreduce.spec.submit_flags import TrainFlags
 from edl_allreduce.worker.start.preflight import check_local_job
 
 __all__ = ["EventRecord", "Job", "JobFailed", "Status", "attach", "submit"]
@@ -37,6 +41,8 @@ Status = JobStatus
 POLL_SECONDS = 0.1
 """Between two looks at the job's files: what a person takes for at once."""
 SUCCEEDED = "Succeeded"
+SHIPPED_FILES = "shipped"
+"""In the job's directory: the model file made of what a notebook gave."""
 
 
 class Job:
@@ -130,19 +136,54 @@ def attach(job_name: str = "", *, job_dir: str = "") -> Job:
     return Job(find_job(job_name, job_dir))
 
 
-def submit(spec: JobSpec | None = None, /, **flags: Any) -> Job:
+def submit(spec: JobSpec | None = None, /, **flags: Unpack[TrainFlags]) -> Job:
     """Start a training job on this machine; takes the flags of `elasticdl train` by name, or a JobSpec.
+
+    Where a flag names a function of the model file (model_def, loss, optimizer, feed, eval_metrics_fn,
+    callbacks, custom_data_reader) the function itself may be given, and a Keras model as model_def; what it
+    was compiled with counts then unless loss and optimizer are given. They are written to a file of the job.
 
     Returns when the master listens. Wrong flags raise UsageError as on the command line.
     """
-    if spec is not None:
-        flags = {**_given(spec), **flags}
-    argv = [f"--{name}={_text(value)}" for name, value in flags.items()]
+    given: dict[str, Any] = {**(_given(spec) if spec is not None else {}), **flags}
+    given |= _shipped(given)
+    argv = [f"--{name}={_text(value)}" for name, value in given.items()]
     checked = parse_job("train", argv).spec
     if where(checked) is Where.KUBERNETES:
         raise UsageError("image_name: jobs on Kubernetes are submitted with `elasticdl train`.")
     check_local_job(checked)
     return Job(*start(checked))
+
+
+submit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what a notebook completes
+    [
+        inspect.Parameter("spec", inspect.Parameter.POSITIONAL_ONLY, default=None),
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(JobSpec, name, ""))
+            for name in TrainFlags.__annotations__
+        ),
+    ],
+    return_annotation=Job,
+)
+
+
+def _shipped(given: dict[str, Any]) -> dict[str, str]:
+    """What the flags are once functions and models are in a file."""
+    objects = {name: given[name] for name in SHIPPED if name in given and not isinstance(given[name], str)}
+    if not objects:
+        return {}
+    if "model_def" not in objects:
+        raise UsageError(
+            f"{', '.join(objects)}: functions can be given together with a function or a model as model_def; "
+            "beside a model file give their names."
+        )
+    others = {name: value for name, value in given.items() if name not in objects} | {"model_def": "a.b"}
+    checked = parse_job("train", [f"--{name}={_text(value)}" for name, value in others.items()]).spec
+    files = LocalJobFiles(job_directory(checked))
+    files.make_room()
+    if files.running() is not None:
+        raise UsageError(f"a job named {files.name} is running already; attach to it or stop it first.")
+    return ship(objects, files.directory / SHIPPED_FILES)
 
 
 def _given(spec: JobSpec) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Your own training loop in an elastic job, in a few lines of a Keras 3 or TensorFlow 2 script.
+"""Training in an elastic job, in a few lines of a Keras 3 or TensorFlow 2 script: your own loop, or `fit`.
 
     from edl_allreduce import elastic
 
@@ -10,9 +10,14 @@
 
     elasticdl train --job_name=mine --num_workers=4 --job_command="python my_train.py"
 
+For a compiled Keras model it is one line beside `model.fit`:
+
+    history = elastic.fit(model, x, y, epochs=10, batch_size=64, validation_data=(x_val, y_val))
+
 The same script runs alone (`python my_train.py`) and under horovodrun.
 """
 
+from edl_allreduce.worker.fit.call import fit, rank
 from edl_allreduce.worker.script.job import ElasticJob, Step, join
 
-__all__ = ["ElasticJob", "Step", "join"]
+__all__ = ["ElasticJob", "Step", "fit", "join", "rank"]

@@ -65,6 +65,32 @@ class Order:
         return out
 
 
+@dataclass(frozen=True)
+class ItemOrder(Order):
+    """Records that come in whole items, of which only the order is shuffled.
+
+    Every item has as many records, but for the last one; where that is shorter it stays the last.
+    """
+
+    item: int = 1
+
+    def indices(self, span: Span) -> list[int]:
+        """Record indices of the span, in training order."""
+        whole = self.records // self.item
+        if not self.shuffle or not whole:
+            return super().indices(span)
+        order = _items(Order(whole, self.seed), span.epoch)
+        places = (divmod(at, self.item) for at in range(span.start, span.stop))
+        return [
+            (order[number] if number < whole else number) * self.item + offset for number, offset in places
+        ]
+
+
+@lru_cache(maxsize=4)
+def _items(order: Order, epoch: int) -> tuple[int, ...]:
+    return tuple(order.indices(Span(epoch, 0, order.records)))
+
+
 @lru_cache(maxsize=8)
 def _epoch_layout(order: Order, epoch: int) -> tuple[int, tuple[int, ...]]:
     """Where block 0 begins in this epoch, and the order of the blocks.

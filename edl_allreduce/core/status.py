@@ -138,6 +138,15 @@ class JobStatus:
     audit: str = ""
     """The verdict on a job that is over, where it was given --audit_dir."""
 
+    def __repr__(self) -> str:
+        """Short, for notebooks."""
+        parts = [f"{self.counts} {self.step} of {self.total_steps or '?'}"]
+        if self.loss == self.loss:
+            parts.append(f"loss {self.loss:.6g}")
+        parts += [f"model {self.path}"] if self.path else []
+        parts += [repr(self.reason)[:200]] if self.reason else []
+        return f"JobStatus({self.job_name!r}, {self.phase}, {', '.join(parts)})"
+
 
 def metrics_line(message: Evaluated) -> str:
     """As people look for it in logs."""

@@ -20,6 +20,7 @@ SMALL = {
     "checkpoint": ["--rounds=1", "--model=mlp", "--steps=12", "--every=4"],
     "startup": ["--rounds=1"],
     "seeing": ["--rounds=1", "--seconds=1"],
+    "scale": ["--rounds=1", "--records=2000", "--shards=20"],
     "autoscale": ["--rounds=1", "--sizes=40x4x20"],
     "reproducible": ["--rounds=1", "--models=mlp", "--steps=20", "--virtual=4"],
 }

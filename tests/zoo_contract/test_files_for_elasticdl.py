@@ -89,7 +89,7 @@ class PredictionOutputsProcessor(BasePredictionOutputsProcessor):
     def process(self, predictions, worker_id):
         logger.info("%d predictions by worker %d", len(predictions), worker_id)
         with open(OUT, "a") as file:
-            file.writelines("%d\\n" % row.argmax() for row in predictions)
+            file.writelines("%d\\n" % row.argmax() for row in predictions.numpy())
 """
 
 

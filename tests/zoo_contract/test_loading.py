@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 
 import pytest
@@ -128,7 +129,7 @@ def callbacks(): return [LearningRateScheduler(lambda batch: 0.1)]
         (GOOD, {"model_params": "depth=3"}, r"custom_model\(\) does not fit: it is called with --model_params='depth=3'"),
         (GOOD + "callbacks = 3\n", {}, r"has no function callbacks"),
         ("import nowhere_at_all", {}, r"cannot be imported: ModuleNotFoundError"),
-        ("from elasticdl.python.ps import x", {}, r"elasticdl\.python\.ps belongs to ElasticDL's package"),
+        ("from elasticdl.python.ps import x", {}, r"elasticdl\.python\.ps is ElasticDL's own"),
         (GOOD, {"model_def": "nothing.custom_model"}, r"nothing\.py, which does not exist; .* holds m\d+\.py"),
         (GOOD, {"model_def": "away.net.custom_model", "more": {"kept/net.py": GOOD}}, r"below --model_zoo, here kept\.net\.function"),
         (GOOD, {"loss": "elsewhere.loss"}, r"--loss names .*elsewhere\.py, which does not exist"),
@@ -143,3 +144,45 @@ def test_every_flag_of_the_contract_is_a_flag_of_the_job():
     from edl_allreduce.worker.keras.zoo import CONTRACT
 
     assert set(CONTRACT) <= set(JobSpec.__dataclass_fields__)
+
+
+def test_a_neighbour_may_be_imported_from_above_the_zoo(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", list(sys.path))
+    zoo = tmp_path / "model_zoo_of_old"
+    (zoo / "a").mkdir(parents=True)
+    (zoo / "a" / "shared_part.py").write_text("NAME = 'shared'\n")
+    (zoo / "a" / "net_of_old.py").write_text("from model_zoo_of_old.a.shared_part import NAME\n" + GOOD)
+    load_definition(JobSpec(job_name="j", model_zoo=str(zoo), model_def="a.net_of_old.custom_model"))
+    assert sys.modules["model_zoo_of_old.a.shared_part"].NAME == "shared"
+
+
+def test_a_directory_of_the_zoo_hides_no_installed_package(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "tomllib").mkdir()  # of the standard library, and not imported yet by what a model file needs
+    (tmp_path / "tomllib" / "__init__.py").write_text("raise AssertionError('this one must not be found')\n")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "net_with_toml.py").write_text("import tomllib\ntomllib.loads\n" + GOOD)
+    monkeypatch.delitem(sys.modules, "tomllib", raising=False)
+    load_definition(JobSpec(job_name="j", model_zoo=str(tmp_path), model_def="b.net_with_toml.custom_model"))
+
+
+@pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        (
+            "from elasticdl.python.data.reader.csv_reader import CSVDataReader",
+            "derives from AbstractDataReader",
+        ),
+        ("from elasticdl.python.elasticdl import feature_column", "keras.layers.Embedding"),
+        ("from elasticai_api.common.data_shard_service import build_data_shard_service", "elastic.fit"),
+        ("import elasticdl.python.worker.worker", "docs/models.md says what to use instead"),
+    ],
+)
+def test_what_is_not_offered_is_named_with_what_to_use_instead(load, line, cure):
+    with pytest.raises(ModelError, match="cannot be imported") as raised:
+        load(f"{line}\n{GOOD}")
+    assert cure in str(raised.value)
+
+
+def test_constants_of_elasticdl_that_files_import(load):
+    load("from elasticdl.python.common.constants import JobType, MaxComputeConfig, ReaderType\n" + GOOD)

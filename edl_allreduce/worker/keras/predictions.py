@@ -26,6 +26,22 @@ FILES = "predictions-*.np[yz]"
 HIDDEN = ".predictions-"
 
 
+class Predictions(np.ndarray[Any, Any]):
+    """An array that also has the method by which files written for ElasticDL get one."""
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        return np.asarray(self)
+
+
+def as_predictions(batch: Any) -> Any:
+    """The outputs of one minibatch, for a PredictionOutputsProcessor."""
+    if isinstance(batch, dict):
+        return {name: as_predictions(part) for name, part in batch.items()}
+    if isinstance(batch, list | tuple):
+        return [as_predictions(part) for part in batch]
+    return np.asarray(batch).view(Predictions)
+
+
 class Index(msgspec.Struct, frozen=True):
     """predictions.json"""
 

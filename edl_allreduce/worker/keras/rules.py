@@ -58,8 +58,9 @@ def _masked(tensor: Any, mask: Any) -> Any:
 # ------------------------------------------------------------------------------------------- refusals
 
 
-def check(model: Any, path: str) -> list[str]:
-    """Raises ModelError for what cannot be honoured; returns what people should know."""
+def check(model: Any, path: str, *, uses_compile: bool = False) -> list[str]:
+    """Raises ModelError for what cannot be honoured; returns what people should know. `uses_compile`: what
+    the model was compiled with is what counts."""
     for name in OVERRIDES:
         if getattr(type(model), name) is not getattr(keras.Model, name):
             raise ModelError(
@@ -73,7 +74,7 @@ def check(model: Any, path: str) -> list[str]:
             "their values cannot be averaged over workers. Use mixed_bfloat16 or float32."
         )
     notices = []
-    if model.compiled:
+    if model.compiled and not uses_compile:
         notices.append(
             f"{path} calls model.compile(), which has no effect here: loss, optimizer and metrics are the "
             "functions of the file"

@@ -80,7 +80,7 @@ class Trainer:
         if not isinstance(made, kind):
             raise ModelError(
                 f"{self._definition.path}: {getattr(make, '__name__', make)} must return a "
-                f"{kind.__module__}.{kind.__name__}, got {type(made).__name__}"
+                f"{kind.__module__}.{kind.__name__}, got {type(made).__name__}{_of_keras_2(made)}"
             )
         return made
 
@@ -111,6 +111,10 @@ class Trainer:
 
     def _count(self, features: Any, labels: Any, outputs: Any) -> None:
         """Add to what is counted; called where only values change."""
+
+    def _counted_part(self, variable: Any, value: Any, share: Any) -> Any:
+        """What this part of a batch adds to a variable that counts."""
+        return tf.cast(value, _kind(variable))
 
     def _seed_of(self, place: int) -> Any:
         """What a random layer draws from in the first step."""
@@ -216,7 +220,6 @@ class Trainer:
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
         averaged = [self._part(v, scope.get_current_value(v), share) for v in self._averaged]
-        averaged += [self._counted_part(v, scope.get_current_value(v), share) for v in self._counted]
         used = [(v, g) for v, g in zip(self._trainable, gradients, strict=True) if g is not None]
         if not used:
             raise ModelError(
@@ -224,7 +227,9 @@ class Trainer:
                 "so there is nothing to train; does it use `predictions`?"
             )
         self._trainable = [v for v, _ in used]
-        return [*(tf.convert_to_tensor(g) for _, g in used), *averaged, tf.cast(loss, tf.float32)]
+        counted = [self._counted_part(v, scope.get_current_value(v), share) for v in self._counted]
+        gradients = [tf.convert_to_tensor(g) for _, g in used]
+        return [*gradients, *averaged, *counted, tf.cast(loss, tf.float32)]
 
     def _part(self, variable: Any, value: Any, share: Any) -> Any:
         """What this part of a batch adds to a variable that is averaged. Of whole numbers the change travels:
@@ -234,10 +239,6 @@ class Trainer:
         if is_whole(variable):
             moved = tf.cast(value, tf.int64) - tf.cast(variable.value, tf.int64)
         return tf.cast(moved, kind) * tf.cast(share, kind)
-
-    def _counted_part(self, variable: Any, value: Any, share: Any) -> Any:
-        """What this part of a batch adds to a variable that counts."""
-        return tf.cast(value, _kind(variable))
 
     def _add_graph(self, one: list[Any], other: list[Any]) -> list[Any]:
         return [a + b for a, b in zip(one, other, strict=True)]
@@ -330,3 +331,9 @@ def is_whole(variable: Any) -> bool:
 def _kind(variable: Any) -> Any:
     """In which type the values of a variable are averaged."""
     return tf.float64 if tf.as_dtype(variable.dtype) == tf.float64 else tf.float32
+
+
+def _of_keras_2(made: Any) -> str:
+    if not type(made).__module__.startswith("tf_keras"):
+        return ""
+    return " of tf_keras (Keras 2), which is not supported: unset TF_USE_LEGACY_KERAS, or import keras"

@@ -193,9 +193,7 @@ def _import(zoo: Path, path: Path, flag: str) -> ModuleType:
         check_file(zoo, path, flag)
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path):
         return sys.modules[name]
-    for directory in (str(path.parent), str(zoo)):
-        if directory not in sys.path:
-            sys.path.insert(0, directory)  # model files import their neighbours
+    _let_neighbours_be_imported(zoo, path)
     loader = kept or importlib.util.spec_from_file_location(name, path)
     assert loader is not None and loader.loader is not None
     module = importlib.util.module_from_spec(loader)
@@ -206,6 +204,19 @@ def _import(zoo: Path, path: Path, flag: str) -> ModuleType:
         del sys.modules[name]
         raise ModelError(f"{path} cannot be imported: {_raised(error)}") from error
     return module
+
+
+def _let_neighbours_be_imported(zoo: Path, path: Path) -> None:
+    """A model file imports its neighbours: by their names, by their path in the zoo, or as `model_zoo.a.b`.
+
+    Only its own directory comes first, as for a script: a directory of the zoo that is named like an
+    installed package must not hide it.
+    """
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    for directory in (str(zoo), str(zoo.parent)):
+        if directory not in sys.path:
+            sys.path.append(directory)
 
 
 def _find(module: ModuleType, name: str, flag: str, expected: str) -> Any:

@@ -76,6 +76,13 @@ class Step:
         self._averaged = True
         return mean
 
+    def __repr__(self) -> str:
+        rehearsal = ", rehearsal" if self.rehearsal else ""
+        return (
+            f"Step({self.number}, {len(self.indices)} records, rank {self.rank} of {self.size}, "
+            f"loss {self.loss:.6g}{rehearsal})"
+        )
+
     def __enter__(self) -> Self:
         return self
 
@@ -122,6 +129,9 @@ class ElasticJob:
         self._loop = Loop(state, self._handover, self._reducer, self._worker.orders.progress)
         self._gradients = ""
         """What the rehearsal averaged."""
+
+    def __repr__(self) -> str:
+        return f"ElasticJob(worker {self.worker_id}, {'finished' if self.finished else 'not finished'})"
 
     @property
     def worker_id(self) -> int:
@@ -200,7 +210,7 @@ class ElasticJob:
             batch_size=self._batch_size,
             model={**of_script(), "gradients": self._gradients},
         )
-        self._part.start(program, self._handover.to_loop.put)
+        self._part.start(program, self._part.assemble(program), self._handover.to_loop.put)
 
     def __enter__(self) -> Self:
         self._part.__enter__()

@@ -48,13 +48,14 @@ class Part:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._handlers[number] = signal.signal(number, self._drain)
 
-    def start(self, program: Program, tell: Callable[[Over], None]) -> Engine:
+    def assemble(self, program: Program) -> Engine:
+        """The loop of this worker."""
+        return assemble(self._spec, program, self.worker.orders, self.worker.ring)
+
+    def start(self, program: Program, engine: Engine, tell: Callable[[Over], None]) -> None:
         """Say that this worker is ready and train; `tell` hears how it ended."""
-        spec, worker = self._spec, self.worker
-        engine = assemble(spec, program, worker.orders, worker.ring)
-        worker.ready(ready_message(spec, program, engine))
+        self.worker.ready(ready_message(self._spec, program, engine))
         threading.Thread(target=self._run, args=(engine, tell), name="engine", daemon=True).start()
-        return engine
 
     def over(self, over: Over) -> bool:
         """Whether the job is over, and not only this worker's part in it; raises what ended it."""

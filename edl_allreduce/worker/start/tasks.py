@@ -28,7 +28,7 @@ from edl_allreduce.worker.checkpoint.format import Array
 from edl_allreduce.worker.keras import fingerprint
 from edl_allreduce.worker.keras.evaluation import Evaluator
 from edl_allreduce.worker.keras.pipeline import Parser
-from edl_allreduce.worker.keras.predictions import PredictionFiles
+from edl_allreduce.worker.keras.predictions import PredictionFiles, as_predictions
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition
 from edl_allreduce.worker.lone import LoneMaster
 from edl_allreduce.worker.loop.orders import Ending
@@ -271,7 +271,7 @@ class _Predicting:
             between()
         if self._processor is not None:
             for batch in batches:
-                self._processor.process(batch, self._worker_id)
+                self._processor.process(as_predictions(batch), self._worker_id)
         if self._files is not None:
             self._files.write(number, batches, left_out)
         return []

@@ -20,6 +20,19 @@ OFFERED = {
     "elasticdl.python.worker.prediction_outputs_processor": "edl_allreduce.worker.keras.compat.prediction",
 }
 
+CURES = {
+    "elasticai_api": "train with elastic.join or elastic.fit instead (docs/running/own-loop.md); a function "
+    "train(dataset, elastic_controller) becomes a script of its own for --job_command",
+    "elasticdl_preprocessing": "use the preprocessing layers of Keras 3 (keras.layers)",
+    "elasticdl.python.data.reader": "RecordIO, CSV and others are read without it (docs/data.md); a reader "
+    "of your own derives from AbstractDataReader of elasticdl.python.data.reader.data_reader",
+    "elasticdl.python.elasticdl.feature_column": "feature columns are gone from Keras 3: use its "
+    "preprocessing layers and keras.layers.Embedding, as model_zoo/census does",
+    "elasticdl.python.elasticdl.layers": "there are no parameter servers here: use keras.layers.Embedding",
+    "elasticdl.layers": "there are no parameter servers here: use keras.layers.Embedding",
+}
+"""What to do instead, by the beginning of a module's name."""
+
 _PACKAGES = {name.rsplit(".", depth)[0] for name in OFFERED for depth in range(1, name.count(".") + 1)}
 
 
@@ -31,13 +44,23 @@ class _Finder(MetaPathFinder):
             return ModuleSpec(fullname, _Renamed(""), is_package=True)
         if fullname in OFFERED:
             return ModuleSpec(fullname, _Renamed(OFFERED[fullname]))
-        if fullname.startswith("elasticdl."):
-            raise ModuleNotFoundError(
-                f"{fullname} belongs to ElasticDL's package, which is not installed; of its modules these "
-                f"are offered here: {', '.join(OFFERED)}",
-                name=fullname,
-            )
+        if fullname.startswith(FOREIGN):
+            # Without its name: Python would take `from package import module` for a missing attribute.
+            raise ModuleNotFoundError(_explained(fullname))
         return None
+
+
+FOREIGN = ("elasticdl.", "elasticai_api", "elasticdl_preprocessing")
+
+
+def _explained(fullname: str) -> str:
+    cure = next((text for name, text in CURES.items() if fullname.startswith(name)), "")
+    if cure:
+        return f"{fullname} is ElasticDL's own and not offered here: {cure}"
+    return (
+        f"{fullname} is ElasticDL's own, and model files need only these of its modules here: "
+        f"{', '.join(OFFERED)}; docs/models.md says what to use instead of others"
+    )
 
 
 class _Renamed(Loader):
