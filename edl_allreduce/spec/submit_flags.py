@@ -109,6 +109,18 @@ class TrainFlags(TypedDict, total=False):
     """When the loss of a step is NaN or infinite. stop: the job fails at once, keeps its last good
     checkpoint and writes no model. skip: that update is left out. continue: train on."""
 
+    reproducible: bool
+    """The same final weights to the bit, whatever the number of workers, and whoever comes, goes or is
+    killed on the way. Workers whose processor or software would compute other bits are refused."""
+
+    virtual_workers: int
+    """With --reproducible: each step is cut into so many parts, whoever computes them. A number that the
+    likely numbers of workers divide, and never less than --num_workers."""
+
+    verify_fingerprint: str | PathLike[str]
+    """With --reproducible: the job fails unless the weights at its end have this fingerprint, which an
+    earlier run printed."""
+
     num_workers: int
     """Wanted number of workers. The job trains with fewer while there is no room for all."""
 
@@ -135,7 +147,8 @@ class TrainFlags(TypedDict, total=False):
     """How long workers train on without a master before they stop cleanly."""
 
     threads_per_worker: int
-    """Threads of one worker's TensorFlow. 0: the cores divided by the workers that share a machine."""
+    """Threads of one worker's TensorFlow. 0: the cores divided by the workers that share a machine, or 1
+    with --reproducible."""
 
     aux_params: str | PathLike[str]
     """Rarely needed parameters. Known: disable_relaunch=true (a lost worker is not replaced)."""
@@ -186,8 +199,8 @@ class TrainFlags(TypedDict, total=False):
     loopback, 50002 in a pod. off: no page."""
 
     report: str | PathLike[str]
-    """When a job on this machine is over, write its report here, too, as one HTML file. One is always in
-    the job's directory; `elasticdl report` makes other forms of it."""
+    """When the job is over, write its report here, too, as one HTML file; on Kubernetes a path on a
+    --volume. A local job always has one in its directory; `elasticdl report` makes other forms of it."""
 
     namespace: str | PathLike[str]
     """Namespace of the job's pods."""

@@ -30,6 +30,8 @@ ELSEWHERE = {
     "docs/running/horovodrun.md": "tests/horovodrun",
     "docs/running/own-loop.md": "tests/own_loop",
     "docs/kubernetes/README.md": "tests/kubernetes",
+    "docs/kubernetes/edl.md": "tests/trainingjob/test_walks_of_the_documents.py",
+    "docs/kubernetes/kueue.md": "tests/trainingjob/test_with_a_real_kueue.py",
     "docs/kubernetes/local.md": "tests/kubernetes",
     "docs/kubernetes/static.md": "tests/kubernetes",
     "docs/kubernetes/controller.md": "tests/controller",
