@@ -94,8 +94,7 @@ def _heard(state: State, member: Member, message: Message, now: float) -> State:
             return replace(_with(state, replace(member, entered=True)), entered_since=first)
         case Joined(generation, step) if _current(member, generation):
             state, member = _progressed(state, member, step)
-            joined = replace(member, entered=True, joined=True, has_state=True, step=step)
-            return _sitting_with_holder(_with(state, joined))
+            return _with(state, replace(member, entered=True, joined=True, has_state=True, step=step))
         case Joined(_, step) if member.standing is not Standing.PREPARING:
             # Too late for that ring, but true: this worker holds the model.
             return _with(state, replace(member, has_state=True, step=max(step, member.step)))
@@ -109,7 +108,7 @@ def _heard(state: State, member: Member, message: Message, now: float) -> State:
                 step=step,
                 entered=False,
                 joined=False,
-                sat_with_holder=False,
+                sat_in_ring=False,
             )
             state = _with(state, out)
             if state.broken_since is None:
@@ -149,14 +148,6 @@ def _progressed(state: State, member: Member, step: int) -> tuple[State, Member]
     return replace(state, stalls=()), replace(member, proven=True)
 
 
-def _sitting_with_holder(state: State) -> State:
-    """Its members exchange the model before they say so."""
-    for member in state.alive():
-        if member.standing is Standing.RING:
-            state = _with(state, replace(member, sat_with_holder=True))
-    return state
-
-
 def _with(state: State, member: Member) -> State:
     return replace(state, members={**state.members, member.seat.uid: member})
 
@@ -185,7 +176,8 @@ def _hello(state: State, event: Hello, link: int, now: float) -> tuple[State, tu
         return state, (Evict(seat.uid, "it was given up; a new worker takes its place"),)
     state = replace(state, generation=max(state.generation, event.generation))
     heard = _heard_now(state)
-    if not heard or (any(m.may_hold for m in state.members.values()) and not any(m.has_state for m in heard)):
+    holder = event.has_state or event.joined or event.done
+    if not heard or (holder and not any(m.has_state for m in heard)):
         state = replace(state, heard_since=now)
     known = state.members.get(seat.uid)
     draining = known is not None and known.draining
@@ -276,6 +268,7 @@ def _seated(seat: Seat, plan: Plan, now: float) -> Member:
         has_state=True,
         entered=True,
         joined=True,
+        sat_in_ring=True,
         expected=True,
     )
 
@@ -586,7 +579,6 @@ def _publish(
     state: State, members: list[Member], abort: bool, reason: str, now: float
 ) -> tuple[State, tuple[Action, ...]]:
     ordered = sorted(members, key=_seniority)  # otherwise order is kept
-    holders = any(m.has_state for m in ordered)
     gap = RESTART_GAP if state.options.recover_until > 0 and not state.leads else 1
     plan = Plan(state.generation + gap, tuple(m.seat for m in ordered))
     seated = {
@@ -597,7 +589,7 @@ def _publish(
             generation=plan.generation,
             entered=False,
             joined=False,
-            sat_with_holder=holders,
+            sat_in_ring=True,
         )
         for m in ordered
     }

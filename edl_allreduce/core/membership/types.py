@@ -44,8 +44,8 @@ class Member:
     """The ring that it is in, or was in last."""
     has_state: bool = False
     """Holds the model of the job, not just a freshly initialised one."""
-    sat_with_holder: bool = False
-    """Its ring has a member that holds the model, so it may have got it, even if nobody heard it say so."""
+    sat_in_ring: bool = False
+    """Had a seat since it last said what it holds: it may have got the model, even if nobody heard it say so."""
     step: int = 0
     entered: bool = False
     """Began to connect to the ring of its generation."""
@@ -64,7 +64,7 @@ class Member:
     @property
     def may_hold(self) -> bool:
         """Whether the model may be lost with it."""
-        return self.has_state or self.sat_with_holder
+        return self.has_state or self.sat_in_ring
 
 
 @dataclass(frozen=True)
