@@ -47,7 +47,7 @@ class Play:
     start_up: float = 5.0
     """From a worker's pod that runs to a worker that is ready; 3.5 was measured on a machine of two cores."""
     pause: float = 0.1
-    """Of a re-form: 0.05 to grow, 0.07 to drain, 0.2 after a loss were measured."""
+    """Of a re-form: 0.04 to grow or drain, 0.08 to 0.12 after a loss were measured."""
     one: float = 10.0
     """A step with one worker."""
     fixed: float = 0.01

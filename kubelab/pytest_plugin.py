@@ -16,8 +16,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from kubelab.state import Kind
 
 _MARKS = {"cluster": tiers.Tier.NODES, "controlplane": tiers.Tier.CONTROL_PLANE}
 _PROGRAMS = {"cluster": ("kubernetes", "coredns", "tools"), "controlplane": ("kubernetes", "kwok")}
+_MARKED = re.compile(rf"\bmark\.({'|'.join(_MARKS)})\b")
 _live = pytest.StashKey[list[Cluster]]()
 _sizes = pytest.StashKey[dict[str, story.Sizes]]()
 _unprepared = pytest.StashKey[str]()
@@ -58,12 +60,23 @@ def _in_ci() -> bool:
     return os.environ.get("CI", "").lower() in ("true", "1")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Parallel runs keep all tests of a cluster in one process: there is one cluster."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if any(item.get_closest_marker(mark) for mark in _MARKS):
-                item.add_marker(pytest.mark.xdist_group("kubelab"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadgroup` all files that have tests of a cluster are one group, in one process: there is
+    one cluster. Every other test goes wherever there is room."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    @cache
+    def needs_cluster(file: str) -> bool:
+        return _MARKED.search((config.rootpath / file).read_text()) is not None
+
+    class OneCluster(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "kubelab" if needs_cluster(nodeid.partition("::")[0]) else nodeid
+
+    return OneCluster(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

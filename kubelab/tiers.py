@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kubelab import binaries, commands, places
 from kubelab.errors import MissingTool
+from kubelab.locks import locked
 
 
 class Tier(IntEnum):
@@ -92,6 +93,19 @@ def install_command(packages: list[str]) -> list[str]:
 def install(packages: list[str]) -> None:
     """Install packages (and say so) when that is possible: as root, on Debian or a child of it."""
     if not packages or os.geteuid() != 0 or commands.find("apt-get") is None:
+        return
+    with locked(places.cache() / "packages.lock"):  # processes of one test run find the same missing
+        _install([name for name in packages if not _installed(name)])
+
+
+def _installed(package: str) -> bool:
+    argv = ["dpkg-query", "--show", "--showformat=${db:Status-Status}", package]
+    found = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return found.stdout == "installed"
+
+
+def _install(packages: list[str]) -> None:
+    if not packages:
         return
     print(f"kubelab: installing Debian packages: {' '.join(packages)}", file=sys.stderr, flush=True)
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
