@@ -4,7 +4,8 @@
     python -m chaos --faults 2000 --minutes 120    one job, so many faults
     python -m chaos --case chaos-results/seed-7-shrunk.json      one case again
 
-What was run is in --directory, and is not run again there. Needs root (or user namespaces), nft, ss and tc.
+What was run is in --directory, and is not run again there; what failed there makes every later command fail.
+Needs root (or user namespaces), nft, ss and tc.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ def main(argv: list[str] | None = None) -> int:
     outcomes = _all(campaign, settings)
     results = list(campaign.known().values())
     print("\n".join(table(results)))
-    failed = [outcome.case.seed for outcome in outcomes if outcome.problems]
+    now = [outcome.case.seed for outcome in outcomes if outcome.problems]
+    failed = now if settings.case else campaign.failed()
     faults = sum(bool(what) for result in results for _, what in result["faults"])
-    print(f"{len(results)} jobs, {faults} faults; failed now: {failed or 'none'}")
+    print(f"{len(results)} jobs, {faults} faults; failed now: {now or 'none'}, at all: {failed or 'none'}")
     return 1 if failed else 0
 
 
@@ -55,8 +57,9 @@ def _all(campaign: Campaign, settings: argparse.Namespace) -> list[Outcome]:
     seed = settings.seed
     outcomes: list[Outcome] = []
     while clock.now() < until and len(outcomes) < settings.jobs:
-        if seed not in campaign.known():
-            outcomes.append(_told(campaign, _run(campaign, case_of(seed, style=style)), settings.shrink))
+        case = case_of(seed, style=style)
+        if not campaign.settled(case):
+            outcomes.append(_told(campaign, _run(campaign, case), settings.shrink))
         seed += 1
     return outcomes
 

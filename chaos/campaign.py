@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from chaos import memory
 from chaos.faults import Case, Fault, to_data
 from chaos.job import ROOT
 from chaos.one import RESULT
@@ -21,6 +23,21 @@ from chaos.shrink import shrink
 RESULTS = "results.jsonl"
 INSIDE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 CRASHED = "the driver itself failed"
+Key = tuple[int, str, int]
+"""Of a case: its seed, the job with its style, the number of faults in its schedule."""
+
+
+def key_of(case: Case) -> Key:
+    return _key(case.seed, to_data(case)["shape"], len(case.faults))
+
+
+def _key(seed: int, shape: dict[str, Any], faults: int) -> Key:
+    return seed, json.dumps(shape, sort_keys=True), faults
+
+
+def crashed(result: dict[str, Any]) -> bool:
+    """Whether nothing is known of the case itself."""
+    return any(problem.startswith(CRASHED) for problem in result["problems"])
 
 
 @dataclass(frozen=True)
@@ -58,16 +75,27 @@ class Campaign:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
 
-    def known(self) -> dict[int, dict[str, Any]]:
-        """The seeds that were run already."""
+    def known(self) -> dict[Key, dict[str, Any]]:
+        """The cases that were run already, each with what came of it the last time."""
         path = self.directory / RESULTS
         lines = path.read_text().splitlines() if path.exists() else []
-        return {entry["seed"]: entry for entry in map(json.loads, lines)}
+        entries = [json.loads(line) for line in lines]
+        return {_key(e["seed"], e["shape"], e.get("scheduled", 0)): e for e in entries}
+
+    def failed(self) -> list[int]:
+        """Seeds of cases that failed the last time that they were run, by whatever command."""
+        return [result["seed"] for result in self.known().values() if result["problems"]]
+
+    def settled(self, case: Case) -> bool:
+        """Whether it is known what comes of it: a crash of the driver says nothing."""
+        result = self.known().get(key_of(case))
+        return result is not None and not crashed(result)
 
     def run(self, case: Case, seconds: float = math.inf) -> Outcome:
         """One case; its files stay only if something is wrong. No fault is done after so many seconds."""
         outcome = self.attempt(case, f"seed-{case.seed}", seconds)
-        entry = {"seed": case.seed, "shape": to_data(case)["shape"], **outcome.result}
+        facts = {"seed": case.seed, "shape": to_data(case)["shape"], "scheduled": len(case.faults)}
+        entry = {**facts, **outcome.result}
         with (self.directory / RESULTS).open("a") as file:
             file.write(json.dumps(entry) + "\n")
         return outcome
@@ -78,13 +106,16 @@ class Campaign:
         place.mkdir()
         (place / "case.json").write_text(json.dumps(to_data(case), indent=1))
         user = () if os.geteuid() == 0 else ("--map-root-user",)
-        words = [str(place / "case.json"), str(place), str(seconds)]
+        groups = f"chaos-{secrets.token_hex(6)}-"
+        words = [str(place / "case.json"), str(place), str(seconds), groups]
         command = [*INSIDE, *user, sys.executable, "-m", "chaos.one", *words]
         with (place / "driver.out").open("wb") as out:
             subprocess.run(command, cwd=ROOT, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        for group in memory.clear(groups):
+            print(f"the control group {group} could not be removed")
         try:
             result = json.loads((place / RESULT).read_text())
-        except OSError:
+        except (OSError, ValueError):
             last = (place / "driver.out").read_text(errors="replace").splitlines()[-1:]
             result = _nothing(f"{CRASHED}: {' '.join(last)}")
         if not result["problems"]:

@@ -7,11 +7,14 @@ A diary is one file per worker process, one JSON object per line, in the order i
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 Ring = tuple[int, int]
 """(run, generation): a later one supersedes an earlier one."""
+Harmed = Mapping[tuple[str, Ring], int]
+"""Diaries of workers that a fault silenced, in which ring, and how many updates they had at the end of it."""
 
 
 @dataclass
@@ -90,13 +93,14 @@ class History:
     made_again: int = 0
     """Updates that were made and are no part of the final model."""
     alone: int = 0
-    """Those of them that only workers had applied who were lost: in the same run, so no model was lost."""
+    """Those of them that only silenced workers had applied: one per ring at most, the members wait for each
+    other; and in the same run, so no model was lost."""
     rings: int = 0
     runs: int = 0
     problems: list[str] = field(default_factory=list)
 
 
-def history(diaries: list[Diary], records: int, steps: int) -> History:
+def history(diaries: list[Diary], records: int, steps: int, harmed: Harmed) -> History:
     """What the final model was made of. Every update once, every record once per epoch, or a problem."""
     told = History(problems=[problem for diary in diaries for problem in diary.problems])
     begins: dict[Ring, tuple[int, int]] = {}
@@ -104,10 +108,10 @@ def history(diaries: list[Diary], records: int, steps: int) -> History:
         for ring, begin in diary.rings.items():
             if begins.setdefault(ring, begin) != begin:
                 told.problems.append(f"ring {ring}: members began after {begins[ring]} and {begin}")
-    applied: dict[Ring, set[int]] = {}
+    applied: dict[Ring, dict[int, list[str]]] = {}
     for diary in diaries:
         for ring, step in diary.applied:
-            applied.setdefault(ring, set()).add(step)
+            applied.setdefault(ring, {}).setdefault(step, []).append(diary.name)
     line: list[Ring] = []
     for ring in sorted(begins):
         first = begins[ring][0]
@@ -115,7 +119,10 @@ def history(diaries: list[Diary], records: int, steps: int) -> History:
             told.problems.append(f"ring {ring} began after {first} updates; {len(line)} are known")
         lost, line = line[first:], line[:first]
         told.made_again += len(lost)
-        told.alone += sum(before[0] == ring[0] for before in lost)
+        for before in lost[-1:]:
+            step = first + len(lost) - 1
+            silenced = all(step < harmed.get((name, before), 0) for name in applied[before][step])
+            told.alone += before[0] == ring[0] and silenced
         for step in sorted(applied.get(ring, ())):
             if step != len(line):
                 told.problems.append(f"ring {ring}: update {step} follows {len(line)} updates")

@@ -7,7 +7,6 @@ is left is the job's, every port that listens is the job's, and nothing outlives
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -20,9 +19,10 @@ from random import Random
 from chaos import memory, network, processes
 from chaos.faults import CONNECTIONS, LETHAL, Case, Fault, Kind, Moment, Style, Who, Wire, instead
 from chaos.job import PORT, Job
-from chaos.verdict import Evidence
+from chaos.verdict import Evidence, excuse
 from chaos.watch import Watch
 from edl_allreduce import clock
+from edl_allreduce.contract import EXIT_EVICTED, EXIT_TERMINATED
 
 LOOK_SECONDS = 0.05
 SAMPLE_SECONDS = 2.0
@@ -41,6 +41,8 @@ PATIENT_FAULTS = 5
 NEAR = 4
 """Steps before the end that are the last ones."""
 HOGS = 3
+EXPLAINED = frozenset({0, EXIT_EVICTED, EXIT_TERMINATED, -signal.SIGKILL, -signal.SIGTERM})
+"""How a worker may end that nobody denied memory: by a signal from here, or told so by the master."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,13 @@ class Done:
 class Driver:
     """Faults, one after the other; looks in between."""
 
-    def __init__(self, case: Case, directory: Path, say: Callable[[str], None], seconds: float) -> None:
-        """After so many seconds no more faults are done, and the job is let end."""
+    def __init__(
+        self, case: Case, directory: Path, say: Callable[[str], None], seconds: float, groups: str
+    ) -> None:
+        """After so many seconds no more faults are done, and the job is let end.
+
+        Names of control groups begin with `groups`.
+        """
         self.case = case
         self.job = Job(case.shape, case.seed, directory)
         self.watch = Watch(self.job)
@@ -67,6 +74,13 @@ class Driver:
         self._undo: list[tuple[float, Callable[[], object]]] = []
         self._hurt: dict[int, float] = {}
         """Workers that are not counted on, and until when."""
+        self._silenced: dict[int, float] = {}
+        """Workers that may have to be done without, and until when: also where a fault met everybody."""
+        self._denied: set[int] = set()
+        """Workers without memory."""
+        self._crashes: list[str] = []
+        self._prefix = groups
+        self._groups: list[memory.Group] = []
         self._master_back: float | None = None
         self._code: int | None = None
         self._full: Path | None = None
@@ -165,7 +179,7 @@ class Driver:
             self._undo.remove((due, undo))
             undo()
         self._reap()
-        self.watch.look()
+        self._look()
         self._man()
         if now - self._measured > SAMPLE_SECONDS:
             self._measured = now
@@ -178,6 +192,18 @@ class Driver:
             return f"no update for {storm:.0f} s, at step {self.watch.step} of {self.case.shape.steps}"
         return ""
 
+    def _look(self) -> None:
+        self.watch.look()
+        now = clock.now()
+        for pid, until in self._silenced.items():
+            if now <= until:
+                self.watch.harm(pid)
+
+    def _silence(self, pids: list[int], seconds: float) -> None:
+        for pid in pids:
+            self._silenced[pid] = max(self._silenced.get(pid, 0.0), clock.now() + seconds)
+            self.watch.harm(pid)  # before it is gone
+
     def _man(self) -> None:
         """The master is started again after it was killed; workers by hand are replaced."""
         if self.job.master is not None:
@@ -187,8 +213,11 @@ class Driver:
             self.job.start_master()
         if self.job.shape.style is Style.BY_HAND and not self._over and "finish" not in self.watch.kinds:
             for number, worker in list(self.job.workers.items()):
-                if worker.poll() is not None:
+                code = worker.poll()
+                if code is not None:
                     del self.job.workers[number]
+                    if code not in EXPLAINED and worker.pid not in self._denied:
+                        self._crashes.append(f"worker {number} ended by itself with {code}")
             while len(self.job.workers) < self.job.shape.workers:
                 self.job.start_worker()
 
@@ -247,10 +276,12 @@ class Driver:
         return fault.kind in LETHAL or silent
 
     def _signals(self, fault: Fault, victims: list[int]) -> str:
+        lasting = float("inf") if fault.kind in LETHAL else fault.seconds + RECOVERY_SECONDS
+        if self._harms(fault):
+            self._silence(victims, lasting)
         for pid in victims:
             if self._harms(fault):
-                lasting = 0.0 if fault.kind in LETHAL else fault.seconds + RECOVERY_SECONDS
-                self._hurt[pid] = clock.now() + lasting if lasting else float("inf")
+                self._hurt[pid] = clock.now() + lasting
             match fault.kind:
                 case Kind.KILL:
                     _signal(pid, signal.SIGKILL)
@@ -268,12 +299,19 @@ class Driver:
 
     def _no_memory(self, fault: Fault, pid: int) -> None:
         """The process is told no, or the kernel ends it: they end in different ways."""
+        self._denied.add(pid)
         if fault.pick % 2:
             memory.refuse(pid)
             return
-        group = memory.Group(f"chaos-{secrets.token_hex(6)}")
+        group = memory.Group(f"{self._prefix}{len(self._groups)}")
+        self._groups.append(group)
         group.take(pid)
         self._after(fault.seconds, group.remove)
+
+    def _remove_groups(self) -> None:
+        """Once more: they were busy while somebody ended in them."""
+        for group in self._groups:
+            group.remove()
 
     def _connections(self, fault: Fault, victims: list[int], random: Random) -> str:
         known = processes.connections(self.job.worker_pids())
@@ -283,6 +321,9 @@ class Driver:
         if self._harms(fault) and fault.who is not Who.ALL:
             for pid in victims:
                 self._hurt[pid] = clock.now() + fault.seconds + RECOVERY_SECONDS
+        if fault.kind is Kind.DROP:  # in the ring the other end hears nothing either
+            met = victims if fault.wire is Wire.STREAM else self.job.worker_pids()
+            self._silence(met, fault.seconds + RECOVERY_SECONDS)
         one_way = fault.kind is Kind.RESET_ONE_SIDE or (fault.kind is Kind.DROP and random.random() < 0.3)
         if fault.kind is not Kind.RESET:
             table = self._filter.apply(fault.kind, ends, one_way=one_way)
@@ -311,13 +352,18 @@ class Driver:
             case Kind.KILL:
                 self._make_room()
                 master.kill()
-                master.wait()
+                code = master.wait()
+                if code != -signal.SIGKILL:  # it had ended by itself a moment before
+                    self._code = code
+                    return ""
                 self.job.master = None
                 self._master_back = clock.now() + fault.seconds
             case Kind.FREEZE:
                 _signal(master.pid, signal.SIGSTOP)
                 self._after(fault.seconds, lambda: _signal(master.pid, signal.SIGCONT))
             case Kind.DROP | Kind.SLOW:
+                if fault.kind is Kind.DROP:
+                    self._silence(self.job.worker_pids(), fault.seconds + RECOVERY_SECONDS)
                 table = self._filter.apply_port(fault.kind, PORT)
                 self._after(fault.seconds, lambda: self._filter.remove(table))
             case _:
@@ -371,7 +417,8 @@ class Driver:
             self._poll_workers()
             if not self._left() and not processes.listening():  # a process ends thread by thread
                 break
-        self.watch.look()
+        self._remove_groups()
+        self._look()
         watch = self.watch
         return Evidence(
             code=self._code,
@@ -383,7 +430,10 @@ class Driver:
             files=self.job.left_behind() if not hang else [],
             samples=watch.samples,
             sightings=watch.sightings,
+            harmed=watch.harmed,
             blame=watch.blame,
+            excused=[span for done in self.done if done.what for span in excuse(done.fault, done.at)],
+            crashes=self._crashes,
             hang=hang,
         )
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from chaos import processes
+from edl_allreduce import clock
 
 ROOM = 4 << 20
 """Bytes that are left to whoever runs out of them."""
@@ -19,6 +20,10 @@ def refuse(pid: int) -> None:
     room = processes.address_space(pid) + ROOM
     with suppress(ProcessLookupError):
         resource.prlimit(pid, resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+
+
+LINGER_SECONDS = 5.0
+"""How long the last processes of a case may take to leave their group."""
 
 
 class Group:
@@ -41,5 +46,19 @@ class Group:
             for pid in (self._path / "cgroup.procs").read_text().split():
                 with suppress(ProcessLookupError):
                     (self._root / "cgroup.procs").write_text(pid)
-        with suppress(OSError):  # whoever ends in it may take a moment
+        with suppress(OSError):  # busy while somebody ends in it: asked again when the case is over
             self._path.rmdir()
+
+
+def clear(prefix: str) -> list[str]:
+    """Remove the groups whose names begin so, of processes that are gone; returns those that stay."""
+    left: list[Path] = []
+    for _ in clock.polls(0.05, within=LINGER_SECONDS):
+        left = [path for root, _ in ROOTS for path in root.glob(f"{prefix}*") if path.is_dir()]
+        for path in left:
+            with suppress(OSError):
+                path.rmdir()
+        left = [path for path in left if path.exists()]
+        if not left:
+            break
+    return [str(path) for path in left]

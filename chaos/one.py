@@ -1,4 +1,4 @@
-"""`python -m chaos.one CASE.json DIRECTORY SECONDS`: one case, in namespaces that are there already."""
+"""`python -m chaos.one CASE.json DIRECTORY SECONDS GROUPS`: one case, in namespaces that are there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edl_allreduce.core.schedule import Order, Span
 RESULT = "result.json"
 
 
-def main(case_file: str, place: str, seconds: str) -> int:
+def main(case_file: str, place: str, seconds: str, groups: str) -> int:
     directory = Path(place)
     directory.mkdir(parents=True, exist_ok=True)
     case = from_data(json.loads(Path(case_file).read_text()))
@@ -26,7 +26,7 @@ def main(case_file: str, place: str, seconds: str) -> int:
     def say(line: str) -> None:
         print(f"{clock.now() - began:7.1f} s  {line}", flush=True)
 
-    driver = Driver(case, directory, say, float(seconds))
+    driver = Driver(case, directory, say, float(seconds), groups)
     evidence = driver.run()
     evidence.undisturbed = undisturbed(case)
     verdict = judge(case, evidence)

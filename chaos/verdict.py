@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 from chaos import replay
 from chaos.data import RECORDS, Array
-from chaos.diaries import Diary, Ring, history
-from chaos.faults import Case, Kind
+from chaos.diaries import Diary, Harmed, Ring, history
+from chaos.faults import Case, Fault, Kind
 
 CLOSE = 1e-9
 """Weights are float64; sums in another order differ by some 1e-15."""
 BAGGAGE = {"descriptors": (1.3, 24.0), "threads": (1.3, 16.0), "megabytes": (1.25, 96.0)}
 """How much larger a process may become: by this factor and by this amount."""
-OWN_FAULT = frozenset({Kind.NO_MEMORY, Kind.FULL_DISK})
-"""Nobody can tell these from faults of the job's own."""
+FULL_DISK_FELT_SECONDS = 60.0
+"""After there is room again: a worker that could not begin is tried again slowly."""
 OLD_ENOUGH = 20
 """Samples of a process before growth means anything."""
 
@@ -49,8 +49,13 @@ class Evidence:
     samples: list[Sample] = field(default_factory=list)
     sightings: list[tuple[int, str, Ring]] = field(default_factory=list)
     """(look, diary, ring): in which ring a worker was seen to apply an update, look after look."""
-    blame: list[str] = field(default_factory=list)
-    """Where the job counted the end of a worker as its own fault, in its own words."""
+    harmed: Harmed = field(default_factory=dict)
+    blame: list[tuple[float, str]] = field(default_factory=list)
+    """When the job counted the end of a worker as its own fault, in its own words."""
+    excused: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when a fault was felt that nobody can tell from one of the job's own."""
+    crashes: list[str] = field(default_factory=list)
+    """Workers that ended by themselves in a way that no fault explains."""
     hang: str = ""
     undisturbed: list[list[int]] = field(default_factory=list)
     """The records of each update of a job to which nothing happens."""
@@ -75,7 +80,7 @@ def judge(case: Case, evidence: Evidence) -> Verdict:
         problems.append(f"it hangs: {evidence.hang}")
     elif evidence.code != 0:
         problems.append(f"the job ended with {evidence.code}: {evidence.reason}")
-    told = history(evidence.diaries, RECORDS, case.shape.steps)
+    told = history(evidence.diaries, RECORDS, case.shape.steps, evidence.harmed)
     problems += told.problems[:10]
     if case.shape.careful and told.made_again > told.alone:
         lost = told.made_again - told.alone
@@ -93,13 +98,24 @@ def judge(case: Case, evidence: Evidence) -> Verdict:
         if not apart <= CLOSE:
             problems.append(f"the model is {apart:.3g} away from that of an undisturbed job")
     problems += two_rings(evidence.sightings)
-    if not any(fault.kind in OWN_FAULT for fault in case.faults):
-        problems += [f"a fault from outside is held against the job: {words}" for words in evidence.blame]
+    for at, words in evidence.blame:
+        if not any(first <= at <= last for first, last in evidence.excused):
+            problems.append(f"a fault from outside is held against the job: {words}")
+    problems += evidence.crashes
     problems += [f"still runs: {process}" for process in evidence.processes]
     problems += [f"port {port} is still open" for port in evidence.ports]
     problems += [f"left behind: {path}" for path in evidence.files]
     problems += growth(evidence.samples)
     return Verdict(tuple(problems), len(told.batches), told.rings, told.runs, told.made_again, apart)
+
+
+def excuse(fault: Fault, at: float) -> list[tuple[float, float]]:
+    """How long a fault that was done is felt as if it were the job's own; most never are."""
+    if fault.kind is Kind.NO_MEMORY:
+        return [(at, float("inf"))]  # who is told no may go on for long before it asks
+    if fault.kind is Kind.FULL_DISK:
+        return [(at, at + fault.seconds + FULL_DISK_FELT_SECONDS)]
+    return []
 
 
 def _differ(one: list[int], other: list[int]) -> bool:

@@ -9,6 +9,7 @@ from chaos import processes
 from chaos.diaries import Diary, Ring
 from chaos.job import Job
 from chaos.verdict import Sample
+from edl_allreduce import clock
 
 BLAME = ("failure", "short", "relaunch")
 """Kinds of events that tell of workers that could not begin, or crashed."""
@@ -28,8 +29,11 @@ class Watch:
         """Grows with every update that anybody makes."""
         self.kinds: list[str] = []
         """Of the events so far."""
-        self.blame: list[str] = []
-        """What was told of workers that crashed, as the job sees it."""
+        self.blame: list[tuple[float, str]] = []
+        """What was told of workers that crashed, as the job sees it, and when."""
+        self.harmed: dict[tuple[str, Ring], int] = {}
+        """Who was silenced in which ring, and how many updates it had then."""
+        self._names: dict[int, str] = {}
         self._places: dict[Path, int] = {}
         self._look = 0
         self._rest = b""
@@ -51,7 +55,7 @@ class Watch:
                 continue  # a full disk may have cut it
             self.kinds.append(kind)
             if kind in BLAME:
-                self.blame.append(text)
+                self.blame.append((clock.now(), text))
 
     def _more(self, path: Path) -> bytes:
         try:
@@ -65,6 +69,15 @@ class Watch:
         except OSError:
             return b""
 
+    def harm(self, pid: int) -> None:
+        """A fault silences it now; its diary is found as long as it lives, and remembered."""
+        own = self._names.get(pid) or _diary_of(pid)
+        if own:
+            self._names[pid] = own
+        diary = self.diaries.get(own)
+        if diary is not None and diary.ring is not None:
+            self.harmed[own, diary.ring] = diary.step
+
     def measure(self) -> None:
         """How large the master is, and the workers that train: who still prepares has to grow."""
         master = self.job.master
@@ -77,9 +90,13 @@ class Watch:
         """Of the living, those in the newest ring: they hold the model."""
         rings: dict[int, Ring] = {}
         for pid in living:
-            own = next((Path(name).name for name in processes.open_files(pid) if name.endswith(".jsonl")), "")
-            diary = self.diaries.get(own)
+            diary = self.diaries.get(_diary_of(pid))
             if diary is not None and diary.ring is not None:
                 rings[pid] = diary.ring
         newest = max(rings.values(), default=None)
         return [pid for pid in living if rings.get(pid) == newest] if newest else []
+
+
+def _diary_of(pid: int) -> str:
+    """The name of the diary that it has open; empty when there is none yet, or it is gone."""
+    return next((Path(name).name for name in processes.open_files(pid) if name.endswith(".jsonl")), "")

@@ -9,7 +9,7 @@ import csv
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,9 @@ ABOUT: Mapping[str, Sequence[str]] = {
     "machine": ("programs that wanted a core of this machine, the last 5 minutes", "per core", "", "", ""),
 }
 """Of the run itself: on a machine that is busy with something else everything real takes longer."""
-Figures = dict[str, float]
+Figures = dict[str, float | None]
+"""None: what was waited for did not happen, within the seconds of the figure with this ending."""
+WITHIN = "_within"
 Rows = Sequence[Mapping[str, str]]
 """A CSV file of a run, as it was read again."""
 
@@ -116,7 +118,8 @@ def run(
         else:
             with control_plane(nodes) as cluster:
                 found = perform(cluster, nodes, name, policy, script(policy), flags.out)
-        print(", ".join(f"{key} {value:.4g}" for key, value in found.items()), flush=True)
+        told = [key for key in found if not key.endswith(WITHIN)]
+        print(", ".join(f"{key} {_missed(found, key) or f'{found[key]:.4g}'}" for key in told), flush=True)
 
 
 def perform(
@@ -129,12 +132,25 @@ def perform(
     play: Play = Play(),  # noqa: B008  frozen
 ) -> Figures:
     """One run; writes its samples and its figures."""
-    os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
     logs = out / f"{name}-{policy}"
     logs.mkdir(parents=True, exist_ok=True)
-    with controller(cluster, logs, *FLAGS[policy]):
+    with _kubeconfig(cluster.kubeconfig), controller(cluster, logs, *FLAGS[policy]):
         asyncio.run(_perform(script, play, cpus(nodes)))
     return _keep(out / f"{name}-{policy}", script, {"machine": os.getloadavg()[1] / (os.cpu_count() or 1)})
+
+
+@contextlib.contextmanager
+def _kubeconfig(path: Path) -> Iterator[None]:
+    """For clients that are made meanwhile."""
+    before = os.environ.get("KUBECONFIG")
+    os.environ["KUBECONFIG"] = str(path)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["KUBECONFIG"]
+        else:
+            os.environ["KUBECONFIG"] = before
 
 
 def rehearse(nodes: tuple[Nodes, ...], name: str, policy: str, script: Script, out: Path) -> Figures:
@@ -191,7 +207,7 @@ def conclude(
             f"{words}, {unit}" if unit else words,
             on,
             off,
-            *(_shown(figures[one].get(key), unit) for one in there),
+            *(_shown(figures[one], key, unit) for one in there),
             wanted,
         ]
         for key, (words, unit, on, off, wanted) in {**rows, **told}.items()
@@ -202,9 +218,16 @@ def conclude(
     print(text)
 
 
-def _shown(value: float | None, unit: str) -> str:
+def _missed(figures: Figures, key: str) -> str:
+    """Words for what did not happen; empty for a number."""
+    seconds = figures.get(f"{key}{WITHIN}")
+    return "" if seconds is None else f"not within {seconds:.0f} s"
+
+
+def _shown(figures: Figures, key: str, unit: str) -> str:
+    value = figures.get(key)
     if value is None:
-        return ""
+        return _missed(figures, key)
     return f"{value:.3f}" if not unit and value <= 1 else f"{value:.1f}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from edl_allreduce.cli import figure
 from edl_allreduce.cluster.kubernetes.names import Object
@@ -59,8 +59,8 @@ class CaseTwo(Script):
         self.names = [f"job-{number}" for number in range(jobs)]
         self._shape, self.pace, self._scale = shape, pace, scale
         self.pods = round(PODS * scale)
-        self.took: list[tuple[int, float]] = []
-        """Each step of nginx: how many it had to become, and the seconds that it took."""
+        self.took: list[tuple[int, float | None, float]] = []
+        """Each step of nginx: how many it had to become, the seconds that it took, and how many it had."""
 
     async def prepare(self) -> None:
         """Before the collector starts, as published."""
@@ -86,7 +86,7 @@ class CaseTwo(Script):
             if reached is None and self.stage.service() == pods:
                 reached = passed
             await asyncio.sleep(LOOK)
-        self.took.append((pods, seconds if reached is None else reached))
+        self.took.append((pods, reached, seconds))
 
     def rehearse(self, model: Model) -> None:
         model.scale_service(self.pods)
@@ -104,23 +104,32 @@ class CaseTwo(Script):
                 model.second(self.names)
                 if reached is None and model.service() == self.pods:
                     reached = model.now - began
-            self.took.append((self.pods, seconds * self.pace if reached is None else reached))
+            self.took.append((self.pods, reached, seconds * self.pace))
 
     def figures(self) -> Figures:
         samples, pace = self.looked.samples, self.pace
-        before, found = round(PODS * self._scale), {}
-        for number, (pods, seconds) in enumerate(self.took):
-            found[f"step_{number}_from_{before}_to_{pods}"] = seconds
-            before = pods
-        up = [s for name, s in found.items() if int(name.split("_")[-1]) > int(name.split("_")[-3])]
+        sizes = [round(PODS * self._scale), *(pods for pods, _, _ in self.took)]
+        steps: Figures = {}
+        for number, (pods, reached, seconds) in enumerate(self.took):
+            steps |= _slowest(f"step_{number}_from_{sizes[number]}_to_{pods}", [(reached, seconds)])
+        took = [(reached, seconds) for _, reached, seconds in self.took]
+        up = [one for one, was, pods in zip(took, sizes, sizes[1:], strict=False) if pods > was]
         return {
             "mean_load": 100 * load(between(samples, 0, END * pace)),
             "off_peak": 100 * load(between(samples, OFF_PEAK[0] * pace, OFF_PEAK[1] * pace)),
             "settled": 100 * load(between(samples, 120 * pace, float("inf"))),
-            "slowest": max(found.values()),
-            "slowest_up": max(up),
-            **found,
+            **_slowest("slowest", took),
+            **_slowest("slowest_up", up),
+            **steps,
         }
+
+
+def _slowest(name: str, steps: Sequence[tuple[float | None, float]]) -> Figures:
+    """Of steps with the seconds that they took and had; one that never got there is slower than any other."""
+    missed = [had for took, had in steps if took is None]
+    if missed:
+        return {name: None, f"{name}{live.WITHIN}": max(missed)}
+    return {name: max(took for took, _ in steps if took is not None)}
 
 
 def panels(runs: Mapping[str, live.Rows]) -> list[figure.Panel]:

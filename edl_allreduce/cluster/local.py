@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import os
 import shutil
 import signal
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from edl_allreduce.cluster.base import DryRun, Found, News, Site
@@ -35,24 +37,22 @@ class LocalCluster:
         self._watchers: set[asyncio.Task[None]] = set()
         # TensorFlow's temporary files would outlive every worker that is killed. The name says of which job
         # they are: whoever starts it again removes what a killed master could not.
-        self._prefix = f"elasticdl-{hashlib.sha256(bytes(site.log_dir.resolve())).hexdigest()[:12]}-"
-        self._scratch = tempfile.TemporaryDirectory(prefix=self._prefix, ignore_cleanup_errors=True)
+        self._scratch = Scratch(
+            f"elasticdl-{hashlib.sha256(bytes(site.log_dir.resolve())).hexdigest()[:12]}-"
+        )
 
     def log_path(self, worker_id: int) -> Path:
         return self._site.log_dir / f"worker-{worker_id}.log"
 
     def _scratch_of(self, worker_id: int) -> Path:
-        return Path(self._scratch.name) / f"worker-{worker_id}"
+        return self._scratch.path / f"worker-{worker_id}"
 
     def plan(self, worker_id: int) -> DryRun:
         return DryRun(commands=((sys.executable, *self._site.argv_of(worker_id)),))
 
     async def start(self) -> Found:
         """Workers of an earlier master are not ours: they end with it, or were asked to leave."""
-        own = Path(self._scratch.name)
-        for path in own.parent.glob(f"{self._prefix}*"):
-            if path != own:
-                shutil.rmtree(path, ignore_errors=True)  # nothing waits for it
+        self._scratch.remove_abandoned()
         return Found()
 
     async def launch(self, worker_id: int) -> None:
@@ -116,7 +116,55 @@ class LocalCluster:
             self._signal(worker_id, signal.SIGKILL)
         while self._watchers:
             await asyncio.wait(self._watchers)
-        self._scratch.cleanup()
+        self._scratch.close()
+
+
+class Scratch:
+    """A temporary directory that is locked as long as this process lives.
+
+    Containers that share /tmp may have jobs at the same path, so a name does not say who uses it.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._lock: int | None = None
+        while True:
+            self._directory = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+            self.path = Path(self._directory.name)
+            try:
+                self._lock = _lock(self.path)
+            except (BlockingIOError, FileNotFoundError):  # taken for abandoned before it was locked
+                self._directory.cleanup()
+                continue
+            except OSError:  # a file system without locks: nobody removes what may be in use
+                pass
+            return
+
+    def remove_abandoned(self) -> None:
+        """Those with the same prefix whose process is gone."""
+        for path in self.path.parent.glob(f"{self._prefix}*"):
+            with suppress(OSError):
+                lock = _lock(path)
+                shutil.rmtree(path, ignore_errors=True)  # nothing waits for it
+                os.close(lock)
+
+    def close(self) -> None:
+        self._directory.cleanup()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _lock(directory: Path) -> int:
+    """A descriptor that holds the directory's lock; raises when somebody else does, or it is gone."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        directory.stat()
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def classify(code: int) -> tuple[Cause, str]:

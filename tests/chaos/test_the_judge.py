@@ -13,8 +13,8 @@ from chaos import replay
 from chaos.data import GLOBAL_BATCH, RECORDS, STEPS_PER_EPOCH
 from chaos.diaries import Diary
 from chaos.diaries import read as read_diaries
-from chaos.faults import Case, Shape, Style
-from chaos.verdict import Evidence, Sample, Verdict, judge, two_rings
+from chaos.faults import Case, Fault, Kind, Shape, Style, Who
+from chaos.verdict import Evidence, Sample, Verdict, excuse, judge, two_rings
 from edl_allreduce.worker.loop.diary import audit
 
 EPOCHS = 2
@@ -139,8 +139,34 @@ def test_steps_that_are_made_again_are_lost_ones_where_somebody_was_spared(found
 def test_an_update_that_only_a_lost_worker_had_applied_is_no_loss(found):
     told = honest()
     told["worker-1-bbb"] += updates(1, range(DEATH, DEATH + 1), slice(GLOBAL_BATCH // 2, None))
-    verdict = found(told)
+    verdict = found(told, harmed={("worker-1-bbb.jsonl", (0, 1)): DEATH + 1})
     assert verdict.problems == () and verdict.made_again == 1
+
+
+@pytest.mark.parametrize("harmed", [{}, {("worker-1-bbb.jsonl", (0, 1)): DEATH}], ids=["never", "before"])
+def test_an_update_that_a_sound_worker_had_applied_is_lost_with_it(found, harmed):
+    told = honest()
+    told["worker-1-bbb"] += updates(1, range(DEATH, DEATH + 1), slice(GLOBAL_BATCH // 2, None))
+    (problem,) = found(told, harmed=harmed).problems
+    assert problem.startswith("1 updates were lost")
+
+
+@pytest.mark.parametrize("last", [{}, {("worker-1-bbb.jsonl", (0, 2)): 9}], ids=["sound", "silenced"])
+def test_updates_that_are_lost_within_one_run_when_the_wrong_one_is_given_up(found, last):
+    """One is frozen after 5 updates, the other goes on alone to 9; then the first goes on from 5."""
+    half = GLOBAL_BATCH // 2
+    planted = {
+        "worker-0-aaa": [
+            begin(1, 0, 2), *updates(1, range(5), slice(half)),
+            begin(3, 5, 1), *updates(3, range(5, STEPS), slice(None)),
+        ],
+        "worker-1-bbb": [
+            begin(1, 0, 2), *updates(1, range(5), slice(half, None)),
+            begin(2, 5, 1), *updates(2, range(5, 9), slice(None)),
+        ],
+    }  # fmt: skip
+    (problem,) = found(planted, harmed={("worker-0-aaa.jsonl", (0, 1)): 5, **last}).problems
+    assert "updates were lost" in problem
 
 
 def test_members_that_disagree_where_their_ring_began(found):
@@ -206,8 +232,29 @@ def test_a_job_that_fails_or_hangs(found):
 
 
 def test_a_fault_that_is_held_against_the_job(found):
-    (problem,) = found(honest(), blame=["worker 3 exited with 0 before the job was over"]).problems
+    blame = [(10.0, "worker 3 exited with 0 before the job was over")]
+    (problem,) = found(honest(), blame=blame).problems
     assert problem.startswith("a fault from outside is held against the job: worker 3")
+
+
+@pytest.mark.parametrize("kind", [Kind.NO_MEMORY, Kind.FULL_DISK])
+def test_only_a_fault_that_was_done_before_excuses_what_looks_like_the_jobs_own(found, kind):
+    blame = [(10.0, "worker 3 exited with 1")]
+    fault = Fault(0.0, kind, Who.ONE, seconds=2.0)
+    assert found(honest(), blame=blame, excused=excuse(fault, at=9.0)).problems == ()
+    assert len(found(honest(), blame=blame, excused=excuse(fault, at=11.0)).problems) == 1, "later"
+
+
+def test_a_full_disk_excuses_nothing_long_after_there_is_room(found):
+    excused = excuse(Fault(0.0, Kind.FULL_DISK, Who.MACHINE, seconds=2.0), at=9.0)
+    assert len(found(honest(), blame=[(500.0, "worker 3 exited with 1")], excused=excused).problems) == 1
+    assert excuse(Fault(0.0, Kind.KILL, Who.ONE), at=9.0) == []
+
+
+def test_a_worker_that_ends_by_itself(found):
+    assert found(honest(), crashes=["worker 2 ended by itself with 1"]).problems == (
+        "worker 2 ended by itself with 1",
+    )
 
 
 def test_what_is_left_behind(found):

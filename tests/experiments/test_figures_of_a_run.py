@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 
 import pytest
 
@@ -84,3 +86,44 @@ def test_in_simulated_time_a_service_has_what_it_wants_at_once(tmp_path):
     found = live.rehearse(nodes, "nginx", live.OURS, script, tmp_path)
     assert found["slowest"] <= 5
     assert found["settled"] > 80
+
+
+def test_a_step_that_never_reaches_its_size_has_no_length(tmp_path, capsys, monkeypatch):
+    """A service that is larger than all machines together: no rule can make room for it."""
+    monkeypatch.setattr(nginx, "STEPS", ((4, 20.0), (400, 30.0)))
+    nodes, script = (Nodes(2, 16),), nginx.CaseTwo(Shape(1, 1), jobs=1, pace=1.0, scale=1.0)
+    monkeypatch.setattr(nginx, "PODS", 2)
+    script.pods = 2
+    flags = argparse.Namespace(out=tmp_path, simulated=True, policies="ours")
+    live.run("nginx", lambda policy: script, flags, nodes)
+    said = capsys.readouterr().out
+    assert "slowest not within 30 s, slowest_up not within 30 s" in said
+    assert "step_1_from_4_to_400 not within 30 s" in said
+    kept = json.loads((tmp_path / "nginx-simulated-ours.json").read_text())
+    assert kept["slowest"] is None and kept["step_0_from_2_to_4"] < 20
+    live.conclude("nginx", flags, nginx.ROWS, nginx.panels)
+    assert "the slowest step, s | not within 120 | ≤ 30 | not within 30 s | ≤ 5 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("before", [None, "/of/the/user"])
+def test_a_run_leaves_the_users_cluster_as_it_was(before, tmp_path, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", "set, so that it is put back after the test")
+    monkeypatch.delenv("KUBECONFIG") if before is None else monkeypatch.setenv("KUBECONFIG", before)
+    seen = []
+
+    class Nothing(live.Script):
+        names, pace = [], 1.0
+        looked = argparse.Namespace(samples=[])
+
+        def figures(self) -> live.Figures:
+            return {}
+
+    async def perform(*_: object) -> None:
+        seen.append(os.environ["KUBECONFIG"])
+
+    monkeypatch.setattr(live, "controller", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(live, "_perform", perform)
+    cluster = argparse.Namespace(kubeconfig=tmp_path / "config")
+    live.perform(cluster, (Nodes(1, 1),), "nothing", live.OURS, Nothing(), tmp_path)
+    assert seen == [str(tmp_path / "config")]
+    assert os.environ.get("KUBECONFIG") == before

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
+from edl_allreduce.cluster import local
 from edl_allreduce.cluster.base import Found, Site
 from edl_allreduce.cluster.kubernetes.manifests import MasterContext
 from edl_allreduce.cluster.kubernetes.pods import KubernetesCluster
@@ -60,14 +63,14 @@ def test_reading_a_log_far_away_does_not_hold_up_the_master():
 
 def test_a_plan_says_what_a_launch_would_do_and_does_nothing(tmp_path):
     async def scenario():
-        local = processes(tmp_path / "logs")
-        assert local.plan(4).commands == ((sys.executable, "-c", "print(4)"),)
+        machine = processes(tmp_path / "logs")
+        assert machine.plan(4).commands == ((sys.executable, "-c", "print(4)"),)
         (pod,) = pods(object()).plan(4).objects
         assert pod["metadata"]["name"] == "elasticdl-job-worker-4"
         assert pod["metadata"]["ownerReferences"][0]["uid"] == "u"
         nothing = ManualCluster().plan(4)
         assert (nothing.commands, nothing.objects) == ((), ())
-        await local.close()
+        await machine.close()
 
     asyncio.run(scenario())
     assert not (tmp_path / "logs").exists()
@@ -109,7 +112,8 @@ def test_temporary_files_of_a_master_that_was_killed_go_when_its_job_is_started_
     async def scenario() -> None:
         other = processes(tmp_path / "other" / "logs")
         killed = processes(tmp_path / "logs")
-        killed._scratch._finalizer.detach()  # it cannot tidy up
+        killed._scratch._directory._finalizer.detach()  # it cannot tidy up
+        os.close(killed._scratch._lock)
         again = processes(tmp_path / "logs")
         assert len(list(tmp_path.glob("elasticdl-*"))) == 3
         await again.start()
@@ -119,6 +123,41 @@ def test_temporary_files_of_a_master_that_was_killed_go_when_its_job_is_started_
         assert not list(tmp_path.glob("elasticdl-*"))
 
     asyncio.run(scenario())
+
+
+def test_temporary_files_of_a_master_that_lives_stay_where_another_has_its_job_at_the_same_path(
+    tmp_path, monkeypatch
+):
+    """Two containers that share /tmp and nothing else."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def scenario() -> None:
+        first, second = processes(tmp_path / "logs"), processes(tmp_path / "logs")
+        await second.start()
+        await first.start()
+        assert first._scratch.path.exists() and second._scratch.path.exists()
+        await first.close()
+        await second.close()
+        assert not list(tmp_path.glob("elasticdl-*"))
+
+    asyncio.run(scenario())
+
+
+def test_a_directory_that_is_taken_for_abandoned_before_it_was_locked_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    taken: list[Path] = []
+
+    def lock(directory: Path) -> int:
+        if not taken:
+            taken.append(directory)
+            directory.rmdir()
+        return real(directory)
+
+    real = local._lock
+    monkeypatch.setattr(local, "_lock", lock)
+    scratch = local.Scratch("elasticdl-x-")
+    assert scratch.path.exists() and scratch.path not in taken
+    scratch.close()
 
 
 def test_what_the_scheduler_says_of_several_pods_is_told_once_and_each_worker_has_its_node():
