@@ -6,11 +6,13 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import NoReturn
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from edl_allreduce import elastic
 from edl_allreduce.contract import EXIT_TERMINATED
@@ -85,6 +87,17 @@ def test_while_it_prepares(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
         signal.raise_signal(signal.SIGTERM)
     script.close(None)
     assert exited.value.args == (code,)
+
+
+def test_while_a_loop_waits_for_the_others(code: int) -> None:
+    """Where the master heard it, the script goes on to its own end."""
+    with (
+        pytest.raises(SystemExit, match=str(code)) if code else nullcontext(),
+        elastic.join(records=8, batch_size=4, epochs=1, state=[tf.Variable(0.0)]) as job,
+    ):
+        for _ in job.steps(rehearse=False):
+            pytest.fail("nobody planned a ring")
+    assert not job.finished
 
 
 def test_while_fit_waits_for_the_others(code: int) -> None:
