@@ -50,6 +50,7 @@ class WorkerStream:
     def __init__(self, address: str, token: str, hello: protocol.Hello, certificate: str = "") -> None:
         self._outbox: SimpleQueue[protocol.FromWorker | None] = SimpleQueue()
         self._outbox.put(hello)
+        self.clean = False
         self._address = address
         self._channel = _channel(address, token, certificate)
         attend = self._channel.stream_stream(f"/{SERVICE}/Attend", codec.encode, None)
@@ -66,6 +67,7 @@ class WorkerStream:
         try:
             for answer in self._call:
                 yield codec.decode_from_master(answer)
+            self.clean = True
         except BadMessage as error:
             log.warning("the connection to the master is closed: %s", error)
         except grpc.RpcError as error:

@@ -124,6 +124,7 @@ class ThreadStream:
     """A worker's connection to a master in the same process; see `worker.attendant.Stream`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, shell: JobShell, hello: protocol.Hello) -> None:
+        self.clean = False
         self._loop = loop
         self._to_master: asyncio.Queue[protocol.FromWorker | None] = asyncio.Queue()
         self._to_worker: SimpleQueue[protocol.FromMaster | None] = SimpleQueue()
@@ -143,6 +144,7 @@ class ThreadStream:
         try:
             async for message in shell.attend(self._requests(hello), "a thread"):
                 self._to_worker.put(message)
+            self.clean = True
         finally:
             self._to_worker.put(None)
 

@@ -412,7 +412,7 @@ class World:
     def _do_reconnect(self, w: Worker) -> None:
         """It notices the end of its connection, and opens another; the second time after a moment."""
         if w.machine.retry_at is None:
-            w = self._happens(w, happens.Closed(w.machine.link))
+            w = self._happens(w, happens.Closed(w.machine.link, clean=False))
         if w.machine.retry_at is not None:
             self._happens(w, happens.Tick(), max(self.now, w.machine.retry_at))
 

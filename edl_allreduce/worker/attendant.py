@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 class Stream(Protocol):
     """One connection to a master. Iterate it for what the master says; it ends when the master is gone."""
 
+    clean: bool
+    """Known when it has ended: whether the master ended it in order, after all that was said to it."""
+
     def send(self, message: protocol.FromWorker) -> None: ...
 
     def close(self) -> None:
@@ -333,7 +336,7 @@ class Attendant:
                 self._heard(message)
         except MasterUnreachable as error:
             self._put(events.Refused(str(error)))
-        self._put(events.Closed(link))
+        self._put(events.Closed(link, stream.clean))
         if self._failing:
             self._hung_up.set()
 

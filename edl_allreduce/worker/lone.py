@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 class LoneMaster:
     """Leads one rank of the one ring there is. It is the stream to itself: `send` is the worker's end."""
 
+    clean = True
+
     def __init__(self, plan: Plan, rank: int, bad_allowed: int = 0, fingerprint: str = "") -> None:
         """`fingerprint`: which the weights must have at the end; empty: any."""
         self.account = Account(bad_allowed, expected=fingerprint)

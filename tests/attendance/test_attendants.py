@@ -43,6 +43,7 @@ class Scripted:
 
 class ScriptedStream:
     def __init__(self, master: Scripted) -> None:
+        self.clean = True
         self._master = master
         self._words: SimpleQueue[protocol.FromMaster | Exception | None] = SimpleQueue()
 
@@ -234,6 +235,17 @@ def test_a_drain_that_no_master_answers_is_known_to_be_unheard(master: Scripted)
     control.drain()
     control.close()
     assert not control.wait_closed(30)
+
+
+def test_a_drain_over_a_connection_that_breaks_is_not_taken_for_heard(master: Scripted):
+    control = attendant(master)
+    stream = master.streams.get(timeout=30)
+    stream.clean = False
+    stream.say(protocol.Welcome())
+    control.drain()
+    control.close()
+    assert not control.wait_closed(30)
+    assert master.hears(protocol.Draining) == protocol.Draining()
 
 
 def test_tasks_are_pulled_one_after_the_other(master: Scripted):

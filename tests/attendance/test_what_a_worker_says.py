@@ -58,7 +58,7 @@ class Worker:
         return self.tell(events.Tick())
 
     def lose_the_connection(self) -> list[Instruction]:
-        return self.tell(events.Closed(self.state.link))
+        return self.tell(events.Closed(self.state.link, clean=False))
 
     def introduction(self) -> list[protocol.FromWorker]:
         return list(queries.introduction(self.state, self.step))
@@ -358,7 +358,7 @@ def test_the_end_of_an_older_connection_is_stale(stage: str):
     worker: Worker = getattr(Worker(), stage)()
     worker.lose_the_connection()
     worker.hear(protocol.Welcome())
-    assert worker.tell(events.Closed(1)) == []
+    assert worker.tell(events.Closed(1, clean=False)) == []
     assert worker.state.linked
 
 
@@ -498,8 +498,16 @@ def test_who_leaves_knows_whether_the_master_was_there_to_hear_it():
     heard = Worker().waiting()
     heard.tell(events.Drained())
     heard.tell(events.HangUp())
-    heard.lose_the_connection()
+    heard.tell(events.Closed(heard.state.link, clean=True))
     assert heard.state.over and heard.state.parted
+
+
+def test_a_master_that_dies_while_a_worker_hangs_up_may_not_have_heard_it():
+    worker = Worker().waiting()
+    worker.tell(events.Drained())
+    worker.tell(events.HangUp())
+    worker.lose_the_connection()
+    assert worker.state.over and not worker.state.parted
 
 
 def test_after_its_release_the_end_of_the_connection_is_the_end():

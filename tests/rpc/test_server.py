@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import contextmanager
 
 import grpc
 import pytest
@@ -27,6 +28,27 @@ def status(name: str) -> JobStatus:
     return JobStatus(job_name=name, phase="", waiting_for="", workers=[], events=[], **numbers, **rates)
 
 
+@contextmanager
+def serving(attend, answer=None):
+    """The address of a server with these answers, and how to end it as a kill would."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def run(coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(30)
+
+    async def start():
+        server = MasterServer("secret", attend, answer)
+        return server, await server.start("127.0.0.1", 0)
+
+    server, port = run(start())
+    yield f"127.0.0.1:{port}", lambda: run(server.stop(0))
+    run(server.stop(0))
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(30)
+
+
 @pytest.fixture
 def master():
     """A server that answers a hello with the plan of generation 1 and then hangs up."""
@@ -42,20 +64,8 @@ def master():
         heard.append(message)
         return status("job")
 
-    loop = asyncio.new_event_loop()
-    server: list[MasterServer] = []
-
-    async def start():
-        server.append(MasterServer("secret", attend, answer))
-        return await server[0].start("127.0.0.1", 0)
-
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    port = asyncio.run_coroutine_threadsafe(start(), loop).result(30)
-    yield f"127.0.0.1:{port}", heard
-    asyncio.run_coroutine_threadsafe(server[0].stop(0), loop).result(30)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(30)
+    with serving(attend, answer) as (address, _):
+        yield address, heard
 
 
 def test_a_worker_with_the_token_hears_the_plan(master):
@@ -63,6 +73,27 @@ def test_a_worker_with_the_token_hears_the_plan(master):
     told = list(WorkerStream(address, "secret", HELLO))
     assert [m.plan.generation for m in told] == [1]
     assert heard == [HELLO]
+
+
+def test_a_worker_knows_when_its_master_hung_up_in_order(master):
+    address, _ = master
+    stream = WorkerStream(address, "secret", HELLO)
+    list(stream)
+    assert stream.clean
+
+
+def test_a_worker_knows_when_its_master_died_on_the_line():
+    async def attend(requests, peer):
+        yield protocol.Welcome()
+        await asyncio.Event().wait()
+
+    with serving(attend) as (address, die):
+        stream = WorkerStream(address, "secret", HELLO)
+        words = iter(stream)
+        assert next(words) == protocol.Welcome()
+        stream.close()  # all is said, and nobody has heard it yet
+        die()
+        assert list(words) == [] and not stream.clean
 
 
 def test_a_connection_that_the_master_ended_leaves_no_thread_behind(master):

@@ -36,6 +36,8 @@ def test_a_thread_that_ends_in_order_tells_nothing():
 class Silent:
     """A stream over which a master says nothing."""
 
+    clean = True
+
     def __init__(self) -> None:
         self.said: list[protocol.FromWorker] = []
         self._over = threading.Event()

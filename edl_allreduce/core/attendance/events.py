@@ -27,6 +27,8 @@ class Closed:
     """The connection of this number ended, or did not come about."""
 
     link: int
+    clean: bool
+    """The master ended it in order, so it heard what was said before; False when it broke."""
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,8 @@ def _connection(state: State, event: Begun | Closed | Refused | HangUp | Tick, n
             return _odd(state, "began twice") if state.link else _connect(state, now)
         case Refused(why):
             return _tell(replace(state, linked=False, over=True), protocol.Evicted(why))
-        case Closed(link):
-            return _closed(state, now) if link == state.link and not state.over else (state, ())
+        case Closed(link, clean):
+            return _closed(state, clean, now) if link == state.link and not state.over else (state, ())
         case HangUp():
             if state.closing or state.over:
                 return state, ()
@@ -136,11 +136,11 @@ def _connect(state: State, now: float) -> Outcome:
     return state, (Connect(state.link),)
 
 
-def _closed(state: State, now: float) -> Outcome:
+def _closed(state: State, clean: bool, now: float) -> Outcome:
     """The connection ended. The process lives, and so may the master: training goes on."""
     welcomed, state = state.linked, replace(state, linked=False)
     if state.closing or isinstance(state.last, FINAL):
-        return replace(state, over=True, parted=welcomed), ()
+        return replace(state, over=True, parted=welcomed and clean), ()
     if state.lost_at is None:
         state = replace(state, lost_at=now)
         if welcomed and now < state.opened_at + RETRY_SECONDS:  # a master that takes nobody for long

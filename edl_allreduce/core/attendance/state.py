@@ -119,7 +119,8 @@ class State:
     over: bool = False
     """There is no connection and there will be none."""
     parted: bool = False
-    """The master was there when this worker hung up, so it knows what was said last."""
+    """The master was there when this worker hung up and ended the connection in order, so it knows what was
+    said last."""
 
     @property
     def uid(self) -> str:

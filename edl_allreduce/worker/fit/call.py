@@ -237,4 +237,4 @@ def _leave(part: Part) -> None:
     if not part.worker.led and part.asked_to_leave:
         raise KeyboardInterrupt
     log.info("this worker's part is over before the training is: the script ends here")
-    sys.exit(0)
+    sys.exit(part.exit_code)

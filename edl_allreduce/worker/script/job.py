@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -230,6 +231,9 @@ class ElasticJob:
         self._part.close(error or left)
         if left is not None:
             raise left
+        if self._part.exit_code:  # ending with the script's own 0 would look like a crash
+            log.info("no master heard that this worker leaves: the script ends here")
+            sys.exit(self._part.exit_code)
 
 
 def join(

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from edl_allreduce.contract import JOB_FLAGS
+from edl_allreduce.contract import EXIT_TERMINATED, JOB_FLAGS
 from edl_allreduce.core.health import Activity
 from edl_allreduce.errors import JobFailed
 from edl_allreduce.spec import JobSpec, parse_job
@@ -40,6 +40,9 @@ class Part:
         self.worker = find_worker(spec)
         self.ended = False
         self.asked_to_leave = False
+        self.exit_code = 0
+        """With which a process ends whose part was over before the training is; known after `close`."""
+        self._left = False
         self._spec = spec
         self._handlers: dict[signal.Signals, Any] = {}
 
@@ -64,6 +67,7 @@ class Part:
             raise over.error
         assert over.ending is not None
         log.info("ends: %s", over.ending.value)
+        self._left = over.ending is Ending.LEFT
         if over.ending is Ending.ABANDONED:
             raise JobFailed(f"no master for {self._spec.master_grace_seconds:.0f} s")
         return over.ending is Ending.RELEASED
@@ -72,10 +76,10 @@ class Part:
         """The last words. An error ends the process of a worker that a master leads."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        if error is None:
-            self.worker.close()
-        else:
+        if error is not None:
             self.worker.failed(error)
+        elif not self.worker.close() and self._left:
+            self.exit_code = EXIT_TERMINATED
 
     def _run(self, engine: Engine, tell: Callable[[Over], None]) -> None:
         try:
@@ -95,5 +99,5 @@ class Part:
         log.info("asked to leave: draining")
         self.worker.drain()
         if self.worker.orders.progress.activity is Activity.PREPARING:
-            self.worker.close()
-            os._exit(0)  # nobody counts on this worker yet
+            told = self.worker.close()
+            os._exit(0 if told else EXIT_TERMINATED)  # nobody counts on this worker yet

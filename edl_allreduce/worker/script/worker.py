@@ -61,10 +61,12 @@ class ScriptWorker:
         if self.lone is not None:
             self.lone.check()
 
-    def close(self) -> None:
+    def close(self) -> bool:
+        """Say what is still to be said, then hang up; returns whether the master heard it."""
         self.orders.close()
-        self.orders.wait_closed(LAST_WORDS_SECONDS)
+        told = self.orders.wait_closed(LAST_WORDS_SECONDS)
         self.ring.close()
+        return told
 
     def failed(self, error: BaseException) -> None:
         """Tell the master, and end without the exit handlers of native libraries: one may wait for a peer."""
