@@ -117,8 +117,13 @@ def api():
 
 def pod(api: FakeApi, directory, uid: str) -> PodHistory:
     directory.mkdir()
+    return process(api, directory, uid, goes_on=False)
+
+
+def process(api: FakeApi, directory, uid: str, *, goes_on: bool = True) -> PodHistory:
+    """The next one in a pod, whose container was started again."""
     keepsake = KeptInConfigMap(api, "default", "digits", OWNER, uid)
-    return PodHistory(directory, goes_on=False, keepsake=keepsake)
+    return PodHistory(directory, goes_on=goes_on, keepsake=keepsake)
 
 
 def test_the_master_of_another_pod_knows_events_and_sums(api, tmp_path):
@@ -136,6 +141,45 @@ def test_the_master_of_another_pod_knows_events_and_sums(api, tmp_path):
     assert [event.serial for event in third.known] == [1, 2, 2 + SERIAL_GAP + 1]
     (kept,) = api.all("configmaps")
     assert kept["metadata"]["ownerReferences"][0]["kind"] == "TrainingJob", "it goes with the job"
+
+
+def test_a_master_that_ends_before_its_first_word_loses_nothing_of_the_pod_before_it(api, tmp_path):
+    first = pod(api, tmp_path / "a", "first")
+    first.write(record(1))
+    first.keep(left(2))
+    pod(api, tmp_path / "b", "second")
+    again = process(api, tmp_path / "b", "second")
+    assert again.left is not None and again.left.job == left(2).job
+    assert (again.known, again.last_serial) == ([record(1)], 2 + SERIAL_GAP)
+    again.write(record(again.last_serial + 1))
+    again.keep(left(again.last_serial + 1))
+    once_more = process(api, tmp_path / "b", "second")
+    assert once_more.last_serial == 2 + SERIAL_GAP + 1, "no number is left free within a pod"
+
+
+def test_what_could_not_be_read_at_first_is_taken_over_by_the_next_process(api, tmp_path, monkeypatch):
+    monkeypatch.setattr(history_module, "TRY_SECONDS", 0.0)
+    first = pod(api, tmp_path / "a", "first")
+    for serial in range(1, 5):
+        first.write(record(serial))
+    first.keep(left(4))
+    refusal = api.refuse("GET", "configmaps", status=503, times=1)
+    second = pod(api, tmp_path / "b", "second")
+    assert refusal.fired == 1 and second.left is None
+    second.write(record(1, "of the second"))
+    second.keep(left(1))
+    again = process(api, tmp_path / "b", "second")
+    assert again.left == left(4) and again.last_serial == 4 + SERIAL_GAP
+    assert again.known == [record(serial) for serial in range(1, 5)], "a number means one event"
+
+
+def test_within_a_pod_its_own_directory_knows_better_than_an_older_config_map(api, tmp_path):
+    first = pod(api, tmp_path / "a", "first")
+    first.write(record(1))
+    first.keep(left(1))
+    first.write(record(2))  # and ends before it is kept
+    again = process(api, tmp_path / "a", "first")
+    assert (again.known, again.left, again.last_serial) == ([record(1), record(2)], left(1), 2)
 
 
 def test_a_master_behind_a_broken_network_does_not_write_over_its_successor(api, tmp_path, caplog):
