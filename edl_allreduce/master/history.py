@@ -95,8 +95,8 @@ class PodHistory:
             try:
                 job, told = self._keepsake.read()
                 return told, inheritance.decode(job)
-            except ClusterError as error:
-                why = error
+            except Exception as error:  # noqa: BLE001  a job does not fail to start for what it did before
+                why = error if isinstance(error, ClusterError) else repr(error)
                 if isinstance(error, ApiRefused) and error.status == FORBIDDEN:
                     break
         log.warning("history and goodput of the job will not outlive this pod: %s %s", why, CURE)

@@ -89,9 +89,14 @@ class Notary:
         async with self._writing:
             try:
                 return await asyncio.to_thread(self._write, left)
-            except (OSError, ClusterError) as error:
+            except Exception as error:  # whatever it was, the next try may do, and the end must not wait
                 if not self._failed:
-                    log.warning("what the next master of this job should know cannot be kept: %s", error)
+                    unexpected = not isinstance(error, OSError | ClusterError)
+                    log.warning(
+                        "what the next master of this job should know cannot be kept: %s",
+                        repr(error) if unexpected else error,
+                        exc_info=unexpected,
+                    )
                 self._failed = True
                 return IDLE_SECONDS
 

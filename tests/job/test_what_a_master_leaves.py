@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from edl_allreduce.clock import SystemClock
 from edl_allreduce.cluster.kubernetes.inheritance import HOLDER, KeptInConfigMap
 from edl_allreduce.core import events
 from edl_allreduce.core.goodput import Bucket
@@ -16,6 +17,7 @@ from edl_allreduce.core.job.inheritance import Inheritance, leave
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.master import history as history_module
 from edl_allreduce.master.history import SERIAL_GAP, PodHistory
+from edl_allreduce.master.in_cluster import ClusterMaster
 from edl_allreduce.master.inheritance import Left, Notary, decode, encode
 from edl_allreduce.testing.fake_api import FakeApi
 from edl_allreduce.testing.scene import OPTIONS, Scene
@@ -228,6 +230,51 @@ def test_who_may_not_keep_a_config_map_trains_without(api, tmp_path, caplog, mon
     history = pod(api, tmp_path / "a", "first")
     history.keep(left(1))
     assert "elasticdl-rbac.yaml" in caplog.text and api.all("configmaps") == []
+
+
+def test_an_answer_that_nobody_expects_does_not_hold_the_start(api, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(history_module, "TRY_SECONDS", 0.0)
+    monkeypatch.setattr(api, "get", lambda path: {})
+    history = pod(api, tmp_path / "a", "first")
+    assert history.known == [] and "KeyError('metadata')" in caplog.text
+
+
+def test_whatever_fails_while_it_is_written_ends_neither_the_notary_nor_its_last_word(caplog):
+    tries: list[int] = []
+
+    def write(given: Left) -> float:
+        tries.append(given.serial)
+        raise KeyError("metadata")
+
+    class Hurried(SystemClock):
+        def now(self) -> float:
+            return 1000.0 * len(tries)
+
+        async def rest(self, seconds: float) -> None:
+            await asyncio.sleep(0)
+
+    async def story() -> None:
+        notary = Notary(lambda: Left(7, NOTHING), write, clock=Hurried())
+        notary.start()
+        while len(tries) < 2 and not notary._task.done():
+            await asyncio.sleep(0.01)
+        await notary.close()
+
+    asyncio.run(story())
+    assert len(tries) >= 3 and caplog.text.count("cannot be kept: KeyError('metadata')") == 1
+
+
+def test_a_master_that_is_asked_to_end_ends_whatever_its_notary_does(monkeypatch):
+    class Broken:
+        async def close(self) -> None:
+            raise KeyError("metadata")
+
+    left_for: list[str] = []
+    master = ClusterMaster.__new__(ClusterMaster)
+    master.notary = Broken()
+    monkeypatch.setattr(master, "_leave", left_for.append)
+    asyncio.run(master._end_in_order())
+    assert left_for == ["asked to end"]
 
 
 def test_what_is_left_is_written_soon_after_something_happened_and_once_more_at_the_end():
