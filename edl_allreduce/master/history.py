@@ -76,6 +76,7 @@ class PodHistory:
         usable = directory.is_dir() and os.access(directory, os.W_OK)
         self._directory = directory if usable else None
         self._keepsake = keepsake
+        self._full = False
         here = usable and goes_on
         self.known = LocalJobFiles(directory).events() if here else []
         self.left = inheritance.read_file(directory) if here else None
@@ -111,12 +112,8 @@ class PodHistory:
         self.last_serial = _last_serial(self.known, left) + SERIAL_GAP
         for event in self.known:
             self._write(event)
-        if left is None or self._directory is None:
-            return
-        try:
-            inheritance.write_file(self._directory, inheritance.Left(self.last_serial, left.job))
-        except OSError as error:
-            log.warning("what an earlier master left cannot be kept in this pod: %s", error.strerror)
+        if left is not None:
+            self._write_left(inheritance.Left(self.last_serial, left.job))
 
     def write(self, event: EventRecord) -> None:
         """A full disk ends the file, not the job; the log of the pod goes on."""
@@ -135,11 +132,22 @@ class PodHistory:
 
     def keep(self, left: inheritance.Left) -> float:
         """For the next master, in this pod or in another. From any thread."""
-        if self._directory is not None:
-            inheritance.write_file(self._directory, left)
+        self._write_left(left)
         if self._keepsake is None:
             return 0.0
         return self._keepsake.write(inheritance.encode(left), self._told[-MOST_TOLD:])
+
+    def _write_left(self, left: inheritance.Left) -> None:
+        """A full disk does not end what is kept elsewhere."""
+        if self._directory is None:
+            return
+        try:
+            inheritance.write_file(self._directory, left)
+        except OSError as error:
+            if not self._full:
+                why = error.strerror
+                log.warning("the next master of this pod will not know the sums of the job: %s", why)
+            self._full = True
 
 
 def _last_serial(told: Sequence[EventRecord], left: inheritance.Left | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from edl_allreduce.core.job import inbox
 from edl_allreduce.core.job.inheritance import Inheritance, leave
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.master import history as history_module
+from edl_allreduce.master import inheritance
 from edl_allreduce.master.history import SERIAL_GAP, PodHistory
 from edl_allreduce.master.in_cluster import ClusterMaster
 from edl_allreduce.master.inheritance import Left, Notary, decode, encode
@@ -197,6 +199,21 @@ def test_a_master_behind_a_broken_network_does_not_write_over_its_successor(api,
     (kept,) = api.all("configmaps")
     assert kept["metadata"]["annotations"][HOLDER] == "second"
     assert pod(api, tmp_path / "c", "third").left == left(1002)
+
+
+def test_a_full_disk_does_not_end_the_config_map(api, tmp_path, caplog, monkeypatch):
+    first = pod(api, tmp_path / "a", "first")
+    first.keep(left(1))
+
+    def full(directory, given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(inheritance, "write_file", full)
+    for serial in (2, 3):
+        first.keep(left(serial))
+    assert caplog.text.count("No space left on device") == 1
+    monkeypatch.undo()
+    assert process(api, tmp_path / "a", "first").left == left(3), "the newer one counts, in this pod too"
 
 
 def test_one_that_somebody_deleted_is_made_again(api, tmp_path):
