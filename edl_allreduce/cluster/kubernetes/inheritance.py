@@ -76,9 +76,9 @@ class KeptInConfigMap:
         if self._lost:
             return 0.0
         kept = _packed_events(events)
-        data = {JOB: _text(gzip.compress(job, mtime=0)), EVENTS: _text(kept)}
+        content = {"binaryData": {JOB: _text(gzip.compress(job, mtime=0)), EVENTS: _text(kept)}}
         try:
-            made = self._send({"binaryData": data})
+            made = self._send(content)
         except ApiRefused as error:
             if error.status == CONFLICT:
                 self._look_who_wrote()
@@ -86,7 +86,9 @@ class KeptInConfigMap:
                 self._version = ""
             else:
                 raise
-            return 0.0
+            if self._lost:
+                return 0.0
+            made = self._send(content)
         self._version, self._wrote = made["metadata"]["resourceVersion"], True
         return len(kept) / BYTES_PER_SECOND
 
