@@ -135,7 +135,8 @@ class PodHistory:
         self._write_left(left)
         if self._keepsake is None:
             return 0.0
-        return self._keepsake.write(inheritance.encode(left), self._told[-MOST_TOLD:])
+        job = inheritance.encode(inheritance.shortened(left))
+        return self._keepsake.write(job, self._told[-MOST_TOLD:])
 
     def _write_left(self, left: inheritance.Left) -> None:
         """A full disk does not end what is kept elsewhere."""

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import errno
+import gzip
 import json
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from edl_allreduce.clock import SystemClock
-from edl_allreduce.cluster.kubernetes.inheritance import HOLDER, KeptInConfigMap
-from edl_allreduce.core import events
+from edl_allreduce.cluster.known import event_line
+from edl_allreduce.cluster.kubernetes.inheritance import (
+    BYTES_PER_SECOND,
+    HOLDER,
+    LARGEST_EVENTS,
+    KeptInConfigMap,
+    _packed_events,
+)
+from edl_allreduce.core import events, goodput
 from edl_allreduce.core.goodput import Bucket
 from edl_allreduce.core.job import inbox
 from edl_allreduce.core.job.inheritance import Inheritance, leave
@@ -237,6 +247,43 @@ def test_a_long_history_is_kept_in_part_and_a_damaged_one_not_at_all(api, tmp_pa
     api.patch(path, {"binaryData": {"events.jsonl.gz": "????", "job.json.gz": "bm9uZQ=="}})
     third = pod(api, tmp_path / "c", "third")
     assert (third.known, third.left) == ([], None)
+
+
+def many(workers: int) -> Left:
+    """A job of so many workers; each spent time on everything."""
+    random = Random(0)
+    lives = {}
+    for worker_id in range(workers):
+        uid = f"{random.getrandbits(128):032x}"
+        account = goodput.connected(goodput.begin(0.0), worker_id, 1.0, uid=uid)
+        ledger = {str(bucket): random.random() * 1e4 for bucket in Bucket}
+        account = goodput.heard(account, worker_id, ledger, 1000.0 + random.random())
+        if worker_id % 8 == 7:
+            account = goodput.gone(account, worker_id, 2000.0)
+        lives.update(account.lives)
+    return Left(1, replace(NOTHING, account=replace(goodput.begin(0.0), lives=lives)))
+
+
+def test_the_sums_of_thousands_of_workers_find_room_and_are_written_more_seldom(api, tmp_path):
+    first = pod(api, tmp_path / "a", "first")
+    given = many(2400)
+    rest = first.keep(given)
+    (kept,) = api.all("configmaps")
+    size = sum(len(base64.b64decode(text)) for text in kept["binaryData"].values())
+    assert size + LARGEST_EVENTS < 1024 * 1024, "Kubernetes takes no more, and events need room"
+    assert rest == size / BYTES_PER_SECOND
+    found = pod(api, tmp_path / "b", "second").left
+    assert found is not None and not any(life.gone for life in found.job.account.lives.values())
+    assert 0 in found.job.account.lives, "the first of a ring witnesses where the time goes"
+    before, after = goodput.report(given.job.account), goodput.report(found.job.account)
+    assert after.worker_seconds == pytest.approx(before.worker_seconds) and after.wall == before.wall
+    assert len(inheritance.read_file(tmp_path / "a").job.account.lives) == len(given.job.account.lives)
+
+
+def test_an_event_that_is_too_large_is_left_out():
+    noise = Random(0).randbytes(2 * LARGEST_EVENTS).hex()
+    assert len(gzip.decompress(_packed_events([record(1, noise)]))) == 0
+    assert gzip.decompress(_packed_events([record(1, noise), record(2)])) == event_line(record(2))
 
 
 def test_who_may_not_keep_a_config_map_trains_without(api, tmp_path, caplog, monkeypatch):
