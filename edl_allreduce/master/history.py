@@ -37,8 +37,9 @@ class History:
         self._path, self._before = directory / EVENTS, directory / EVENTS_BEFORE
         known = LocalJobFiles(directory).events() if goes_on else []
         self.last_serial = known[-1].serial if known else 0
-        if not goes_on:
+        if not goes_on:  # the sums of another run are not this job's either
             self._before.unlink(missing_ok=True)
+            (directory / inheritance.FILE).unlink(missing_ok=True)
         self._descriptor = self._open(os.O_APPEND if goes_on else os.O_TRUNC)
         if goes_on:  # a master that was killed in the middle of a line: nobody can read that one
             os.ftruncate(self._descriptor, self._path.read_bytes().rfind(b"\n") + 1)
