@@ -4,6 +4,7 @@
     master.sock     where it listens, unless it was given a port
     job.json        how to reach the master; readable by the owner only, since it holds the job's token
     events.jsonl    what happened; events.1.jsonl what happened before it, when that became too large
+    inheritance.json  the sums so far, for the next master of the job if this one is killed
     master.log      the master's log, also when nobody reads what is printed
     stdout.log      what a job printed that was started in the background
     logs/           what each worker printed

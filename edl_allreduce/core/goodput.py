@@ -366,6 +366,14 @@ def _bury(account: Account) -> Account:
     return _buried(account, dead[: max(0, len(dead) - SHOWN_WORKERS)])
 
 
+def at_most(account: Account, lives: int) -> Account:
+    """With so many lives, where room is scarce; the others stay in the sums. First go those that are gone,
+    then the last that came. Of one that lives on only the time until its next hello is not known then."""
+    dead = sorted(i for i, life in account.lives.items() if life.gone)
+    living = sorted((i for i, life in account.lives.items() if not life.gone), reverse=True)
+    return _buried(account, set([*dead, *living][: max(0, len(account.lives) - lives)]))
+
+
 def _buried(account: Account, dead: Collection[int]) -> Account:
     """Their lives stay in the sums only."""
     buried = account.buried

@@ -37,8 +37,9 @@ class History:
         self._path, self._before = directory / EVENTS, directory / EVENTS_BEFORE
         known = LocalJobFiles(directory).events() if goes_on else []
         self.last_serial = known[-1].serial if known else 0
-        if not goes_on:
+        if not goes_on:  # the sums of another run are not this job's either
             self._before.unlink(missing_ok=True)
+            (directory / inheritance.FILE).unlink(missing_ok=True)
         self._descriptor = self._open(os.O_APPEND if goes_on else os.O_TRUNC)
         if goes_on:  # a master that was killed in the middle of a line: nobody can read that one
             os.ftruncate(self._descriptor, self._path.read_bytes().rfind(b"\n") + 1)
@@ -76,35 +77,44 @@ class PodHistory:
         usable = directory.is_dir() and os.access(directory, os.W_OK)
         self._directory = directory if usable else None
         self._keepsake = keepsake
-        self.known = LocalJobFiles(directory).events() if usable and goes_on else []
-        self.left = inheritance.read_file(directory) if usable and goes_on else None
-        self._history = History(directory, goes_on=goes_on) if usable else None
-        self.last_serial = self._history.last_serial if self._history is not None else 0
-        read = self._read_keepsake()
-        if not goes_on and read is not None:
-            self._take_over(*read)
+        self._full = False
+        here = usable and goes_on
+        self.known = LocalJobFiles(directory).events() if here else []
+        self.left = inheritance.read_file(directory) if here else None
+        self.last_serial = _last_serial(self.known, self.left)
+        told, left = self._read_keepsake()
+        newer = left is not None and left.serial > self.last_serial
+        takes_over = newer or (self.left is None and bool(told or left))
+        self._history = History(directory, goes_on=goes_on and not takes_over) if usable else None
+        if takes_over:
+            self._take_over(told, left)
         self._told = list(self.known)
 
-    def _read_keepsake(self) -> tuple[bytes, list[EventRecord]] | None:
+    def _read_keepsake(self) -> tuple[list[EventRecord], inheritance.Left | None]:
         if self._keepsake is None:
-            return None
+            return [], None
         for _ in clock.polls(TRY_SECONDS, within=TRIES * TRY_SECONDS):
             try:
-                return self._keepsake.read()
-            except ClusterError as error:
-                why = error
+                job, told = self._keepsake.read()
+                return told, inheritance.decode(job)
+            except Exception as error:  # noqa: BLE001  a job does not fail to start for what it did before
+                why = error if isinstance(error, ClusterError) else repr(error)
                 if isinstance(error, ApiRefused) and error.status == FORBIDDEN:
                     break
         log.warning("history and goodput of the job will not outlive this pod: %s %s", why, CURE)
         self._keepsake = None  # what is there stays as it is for the next master
-        return None
+        return [], None
 
-    def _take_over(self, job: bytes, told: list[EventRecord]) -> None:
-        self.known, self.left = told, inheritance.decode(job)
-        serials = [event.serial for event in told] + ([self.left.serial] if self.left is not None else [])
-        self.last_serial = max(serials) + SERIAL_GAP if serials else 0
-        for event in told:
+    def _take_over(self, told: list[EventRecord], left: inheritance.Left | None) -> None:
+        """It is written here at once: the next process in this pod goes on from there, even if this one ends
+        before its first `keep`. Where this pod told a number too, the earlier master's event has it."""
+        by_serial = {event.serial: event for event in (*self.known, *told)}
+        self.known, self.left = [by_serial[serial] for serial in sorted(by_serial)], left
+        self.last_serial = _last_serial(self.known, left) + SERIAL_GAP
+        for event in self.known:
             self._write(event)
+        if left is not None:
+            self._write_left(inheritance.Left(self.last_serial, left.job))
 
     def write(self, event: EventRecord) -> None:
         """A full disk ends the file, not the job; the log of the pod goes on."""
@@ -123,8 +133,25 @@ class PodHistory:
 
     def keep(self, left: inheritance.Left) -> float:
         """For the next master, in this pod or in another. From any thread."""
-        if self._directory is not None:
-            inheritance.write_file(self._directory, left)
+        self._write_left(left)
         if self._keepsake is None:
             return 0.0
-        return self._keepsake.write(inheritance.encode(left), self._told[-MOST_TOLD:])
+        job = inheritance.encode(inheritance.shortened(left))
+        return self._keepsake.write(job, self._told[-MOST_TOLD:])
+
+    def _write_left(self, left: inheritance.Left) -> None:
+        """A full disk does not end what is kept elsewhere."""
+        if self._directory is None:
+            return
+        try:
+            inheritance.write_file(self._directory, left)
+        except OSError as error:
+            if not self._full:
+                why = error.strerror
+                log.warning("the next master of this pod will not know the sums of the job: %s", why)
+            self._full = True
+
+
+def _last_serial(told: Sequence[EventRecord], left: inheritance.Left | None) -> int:
+    """The highest number that is known to be used."""
+    return max([event.serial for event in told] + ([left.serial] if left is not None else []), default=0)

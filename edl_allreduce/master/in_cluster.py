@@ -273,7 +273,7 @@ class ClusterMaster:
             self._ends = asyncio.create_task(self._end_in_order())
 
     async def _end_in_order(self) -> None:
-        await self.notary.close()
+        await _within(CLOSE_SECONDS, self.notary.close(), "what the next master should know")
         self._leave("asked to end")
 
     def _leave(self, why: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 
 from edl_allreduce import files
 from edl_allreduce.clock import SYSTEM, Clock
+from edl_allreduce.core import goodput
 from edl_allreduce.core.job.inheritance import Inheritance
 from edl_allreduce.errors import ClusterError
 from edl_allreduce.reading import UNDECODABLE, small_file
@@ -22,6 +24,8 @@ FILE: Final = "inheritance.json"
 LOOK_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 30.0
 """Where nothing happens: ledgers of workers tell the rest."""
+MOST_LIVES: Final = 1000
+"""Of workers, where room is scarce: each takes up to 450 bytes, compressed."""
 LAST_SECONDS: Final = 3.0
 """For the last words of a master that is asked to end."""
 
@@ -35,6 +39,12 @@ class Left(msgspec.Struct, frozen=True):
 
 def encode(left: Left) -> bytes:
     return msgspec.json.encode(left)
+
+
+def shortened(left: Left) -> Left:
+    """As much as a ConfigMap takes, however many workers there are."""
+    account = goodput.at_most(left.job.account, MOST_LIVES)
+    return Left(left.serial, dataclasses.replace(left.job, account=account))
 
 
 def decode(text: bytes) -> Left | None:
@@ -89,9 +99,14 @@ class Notary:
         async with self._writing:
             try:
                 return await asyncio.to_thread(self._write, left)
-            except (OSError, ClusterError) as error:
+            except Exception as error:  # whatever it was, the next try may do, and the end must not wait
                 if not self._failed:
-                    log.warning("what the next master of this job should know cannot be kept: %s", error)
+                    unexpected = not isinstance(error, OSError | ClusterError)
+                    log.warning(
+                        "what the next master of this job should know cannot be kept: %s",
+                        repr(error) if unexpected else error,
+                        exc_info=unexpected,
+                    )
                 self._failed = True
                 return IDLE_SECONDS
 

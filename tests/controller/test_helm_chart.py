@@ -61,3 +61,6 @@ def test_helm_makes_the_same_of_it():
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     assert (deployment["metadata"]["namespace"], deployment["spec"]["replicas"]) == ("other", 3)
     assert (container["image"], container["args"]) == ("example/own:2", ["--max_load=0.9"])
+    said = subprocess.run([*argv, "--set=replicas=1"], check=True, capture_output=True, text=True).stdout
+    budget = ("PodDisruptionBudget", "elasticdl-controller")
+    assert plain().keys() - objects(said).keys() == {budget}, "it would hold every drain of its node"

@@ -11,6 +11,7 @@ from edl_allreduce.cluster.registry import EVENTS, EVENTS_BEFORE, LocalJobFiles
 from edl_allreduce.core import events
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.master import history as history_module
+from edl_allreduce.master import inheritance
 from edl_allreduce.master.history import History, PodHistory
 
 READY = events.WorkerReady(3)
@@ -41,8 +42,13 @@ def test_a_master_that_takes_over_writes_on(tmp_path):
 def test_a_new_job_in_the_same_directory_begins_anew(tmp_path):
     wrote(tmp_path, 1, 2)
     (tmp_path / EVENTS_BEFORE).write_bytes(b"old\n")
+    sums = tmp_path / inheritance.FILE
+    sums.write_bytes(b"{}")
+    wrote(tmp_path, goes_on=True)
+    assert sums.exists(), "they are those of the job that goes on"
     assert wrote(tmp_path, 1) == 0
     assert kept(tmp_path) == [1]
+    assert not sums.exists(), "if this master is killed before its first word, the next begins at zero"
 
 
 def test_a_line_that_a_killed_master_did_not_finish_costs_only_itself(tmp_path):

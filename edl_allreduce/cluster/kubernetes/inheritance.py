@@ -75,10 +75,10 @@ class KeptInConfigMap:
         """Returns for how many seconds the API server should be left alone."""
         if self._lost:
             return 0.0
-        kept = _packed_events(events)
-        data = {JOB: _text(gzip.compress(job, mtime=0)), EVENTS: _text(kept)}
+        sums, kept = gzip.compress(job, mtime=0), _packed_events(events)
+        content = {"binaryData": {JOB: _text(sums), EVENTS: _text(kept)}}
         try:
-            made = self._send({"binaryData": data})
+            made = self._send(content)
         except ApiRefused as error:
             if error.status == CONFLICT:
                 self._look_who_wrote()
@@ -86,9 +86,11 @@ class KeptInConfigMap:
                 self._version = ""
             else:
                 raise
-            return 0.0
+            if self._lost:
+                return 0.0
+            made = self._send(content)
         self._version, self._wrote = made["metadata"]["resourceVersion"], True
-        return len(kept) / BYTES_PER_SECOND
+        return (len(sums) + len(kept)) / BYTES_PER_SECOND
 
     def _send(self, content: Object) -> Object:
         annotations = {HOLDER: self.holder}
@@ -122,7 +124,7 @@ def _packed_events(events: Sequence[EventRecord]) -> bytes:
         packed = gzip.compress(b"".join(map(event_line, kept)), mtime=0)
         if len(packed) <= LARGEST_EVENTS:
             return packed
-        kept = kept[len(kept) // 2 :]
+        kept = kept[(len(kept) + 1) // 2 :]
 
 
 def _text(data: bytes) -> str:
