@@ -203,6 +203,13 @@ def test_a_size_that_is_planned_is_not_measured_with_steps_of_the_ring_before():
     assert known.step_seconds == {2: 0.25, 3: 0.2}
 
 
+def test_after_a_set_back_step_times_are_taken_at_once():
+    known = account.sample(Account(), status(step=5000), 100.0)
+    known = account.sample(known, status(step=1000), 101.0)
+    known = account.sample(known, status(step=1005, steps_per_second=4.0), 111.0)
+    assert known.step_seconds == {2: 0.25}
+
+
 def test_how_long_workers_take_to_start_does_not_count_while_they_wait_for_room():
     def workers(*known: tuple[int, str, int, str]):
         return status(0, workers=[WorkerStatus(i, "", at, rank, text, 0) for i, at, rank, text in known])

@@ -70,12 +70,13 @@ def sample(account: Account, status: JobStatus, now: float) -> Account:
     """Seconds per step at this size, if the ring has been the same for a while: so it has settled.
 
     After a plan the ring before it trains on for a while, and what it does says nothing of the new size.
+    After a set-back steps are counted from where it begins again.
     """
     size = _ring(status)
     ring = (status.generation, size)
     since, first = account.seen
     trains = status.phase == Phase.TRAINING and not status.changing
-    if ring != account.ring or not trains:
+    if ring != account.ring or status.step < first or not trains:
         return replace(account, ring=ring, seen=(now, status.step), sampled=now)
     made = status.step - first
     if size in account.step_seconds:
