@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 
 PARALLEL = 8
 """Requests at the same time."""
-MOST_PRICES = 32
-"""Prices of pods that are written in one round: each write wakes everybody who watches pods."""
+NOTES = 4
+"""Notes on pods at the same time, in threads of their own: one that hangs holds no order up."""
 CONFLICT = 409
 FORBIDDEN = 403
 NO_RIGHT = re.compile(r"\bcannot \w+ resource\b")
@@ -75,11 +75,13 @@ class Hands:
         self._api, self._election, self._mirror = api, election, mirror
         self._restart_killed = restart_killed
         self._threads = ThreadPoolExecutor(PARALLEL, thread_name_prefix="write")
+        self._notes = ThreadPoolExecutor(NOTES, thread_name_prefix="note")
         self.writes = 0
         self.conflicts = 0
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._notes):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def perform(self, action: Action, entry: Entry, job: TrainingJob, term: int) -> None:
         match action:
@@ -118,15 +120,9 @@ class Hands:
             return False
         return True
 
-    async def mark_prices(self, prices: Sequence[tuple[Object, int]], term: int) -> None:
-        """On worker pods that run: what the loss of one costs. Of many the rest is for later rounds."""
-        unmarked = [(pod, cost) for pod, cost in prices if _runs(pod) and _differs(pod, cost)]
-        await asyncio.gather(
-            *(
-                self._annotate(pod, {price.ANNOTATION: str(cost)}, term)
-                for pod, cost in unmarked[:MOST_PRICES]
-            )
-        )
+    async def mark_price(self, pod: Object, cost: int, term: int) -> None:
+        """On a worker pod: what its loss costs."""
+        await self._annotate(pod, {price.ANNOTATION: str(cost)}, term, self._notes)
 
     async def tell(self, entry: Entry, kind: str, reason: str, note: str, term: int) -> None:
         """An Event of the TrainingJob: `kubectl describe` shows it. Nobody waits for it."""
@@ -199,7 +195,9 @@ class Hands:
         if pod is not None:
             await self._annotate(pod, annotations, term)
 
-    async def _annotate(self, pod: Object, annotations: dict[str, str], term: int) -> None:
+    async def _annotate(
+        self, pod: Object, annotations: dict[str, str], term: int, threads: ThreadPoolExecutor | None = None
+    ) -> None:
         """Only the very version that was looked at."""
         metadata = pod["metadata"]
         change = {
@@ -212,7 +210,8 @@ class Hands:
         where = names.path("pods", metadata["namespace"], metadata["name"])
         request = partial(self._api.patch, where, change)
         try:
-            self._mirror.put({**await self._write(request, term), "apiVersion": "v1", "kind": "Pod"})
+            made = await self._write(request, term, threads)
+            self._mirror.put({**made, "apiVersion": "v1", "kind": "Pod"})
         except ApiRefused as error:
             if error.status not in (CONFLICT, 404):
                 raise
@@ -231,23 +230,15 @@ class Hands:
         request = partial(self._api.delete, names.path(kind, job.namespace, name), grace, uid)
         await self._write(request, term)
 
-    async def _write(self, request: Callable[[], T], term: int) -> T:
+    async def _write(
+        self, request: Callable[[], T], term: int, threads: ThreadPoolExecutor | None = None
+    ) -> T:
         def send() -> T:
             self._election.check(term)  # as late as possible
             return request()
 
         self.writes += 1
-        return await asyncio.get_running_loop().run_in_executor(self._threads, send)
-
-
-def _runs(pod: Object) -> bool:
-    leaves = pod["metadata"].get("deletionTimestamp")
-    return (pod.get("status") or {}).get("phase") == "Running" and not leaves
-
-
-def _differs(pod: Object, cost: int) -> bool:
-    before = (pod["metadata"].get("annotations") or {}).get(price.ANNOTATION, "")
-    return price.worth_writing(before, cost)
+        return await asyncio.get_running_loop().run_in_executor(threads or self._threads, send)
 
 
 def rule_for(error: ClusterError) -> str:

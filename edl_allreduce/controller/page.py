@@ -87,7 +87,9 @@ class ClusterPage:
         update = self._update(0.0)
         if update is None:
             raise web.HTTPServiceUnavailable(reason="this controller has not seen the whole cluster yet")
-        return web.Response(body=msgspec.json.encode(update), content_type="application/json")
+        # A long history is megabytes: the loop renews its lease meanwhile.
+        body = await asyncio.to_thread(msgspec.json.encode, update)
+        return web.Response(body=body, content_type="application/json")
 
     async def _updates(self, request: web.Request) -> web.StreamResponse:
         return await self._site.stream(request, self._changes(_moment(request.query.get("since", "0"))))
@@ -97,8 +99,9 @@ class ClusterPage:
         while True:
             update = self._update(since)
             if update is not None:
-                since = update.samples[-1].wall if update.samples else since
-                yield msgspec.json.encode(update)
+                whole, since = since == 0, update.samples[-1].wall if update.samples else since
+                encode = msgspec.json.encode
+                yield await asyncio.to_thread(encode, update) if whole else encode(update)
             await self._beat.wait()
 
 

@@ -16,6 +16,8 @@ from edl_allreduce.outside import line
 
 MOST_WAITING: Final = 50
 """Pods that wait and are named; the others are counted."""
+MOST_KEPT: Final = 20
+"""Jobs whose workers a sample names, those with the most: there are thousands of samples."""
 RESOURCES: Final = {
     "CPU": ("CPURequestMilli", "CPUTotalMilli"),
     "memory": ("MemoryRequestMega", "MemoryTotalMega"),
@@ -51,7 +53,9 @@ class ClusterSample(NamedTuple):
     queued: int
     """Jobs that have not begun."""
     workers: Mapping[str, int]
-    """That run, by job."""
+    """That run, by job, of the largest."""
+    others: int = 0
+    """Workers of all other jobs."""
 
 
 def picture(jobs: Iterable[Object], nodes: Iterable[Object], pods: Iterable[Object], wall: float) -> Picture:
@@ -72,12 +76,15 @@ def picture(jobs: Iterable[Object], nodes: Iterable[Object], pods: Iterable[Obje
 
 def sample(seen: Picture) -> ClusterSample:
     queued = [one for one in seen.jobs if one.phase == Phase.PENDING and not one.ready]
+    running = [(f"{one.namespace}/{one.name}", one.ready) for one in seen.jobs if one.ready and not one.over]
+    running.sort(key=lambda one: (-one[1], one[0]))
     return ClusterSample(
         seen.wall,
         seen.used.get("CPU", 0.0),
         len(seen.waiting) + seen.more_waiting,
         len(queued),
-        {f"{one.namespace}/{one.name}": one.ready for one in seen.jobs if one.ready and not one.over},
+        dict(running[:MOST_KEPT]),
+        sum(ready for _, ready in running[MOST_KEPT:]),
     )
 
 

@@ -24,6 +24,7 @@ from edl_allreduce.controller.hands import Hands, WritingApi, rule_for
 from edl_allreduce.controller.jobs import Book, Entry, known_of, obstacle_to, pods_of
 from edl_allreduce.controller.mirror import JOBS, NODES, PODS, Mirror
 from edl_allreduce.controller.planning import advice_of, situation
+from edl_allreduce.controller.prices import Price, Prices
 from edl_allreduce.core.autoscale import Plan, Policy
 from edl_allreduce.core.controller import inquiry, price, status
 from edl_allreduce.core.controller.facts import Advice, MakeMaster, Told, Verdict
@@ -94,8 +95,9 @@ class Controller:
         self._advice: dict[str, Advice] = {}
         self._planned_at = float("-inf")
         self._wake_at: float | None = None
-        self._prices: list[tuple[Object, int]] = []
-        """Worker pods, and what the loss of one would cost: to be written at the end of a round."""
+        self.prices = Prices(self.hands, self._note_refused, clock)
+        self._priced: list[Price] = []
+        """Of the worker pods of a round: to be written after it."""
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -108,6 +110,7 @@ class Controller:
         finally:
             for task in helpers:
                 task.cancel()
+            self.prices.close()
             self.mirror.close()
             await self.election.step_down()
             self.hands.close()
@@ -153,20 +156,11 @@ class Controller:
         await asyncio.gather(
             *(self._guarded(entry, owned.get(entry.uid, []), term) for entry in self.book.entries.values())
         )
-        await self._mark_prices(term)
+        priced, self._priced = self._priced, []
+        self.prices.write(priced, term)
 
-    async def _mark_prices(self, term: int) -> None:
-        """Last and not all at once: no order waits for a note on a pod."""
-        prices, self._prices = self._prices, []
-        try:
-            await self.hands.mark_prices(prices, term)
-        except NotLeading:
-            return
-        except ClusterError as error:
-            self.figures.refusals += 1
-            log.warning(
-                "what workers are worth could not be written: %s", outside.line(rule_for(error), 1000)
-            )
+    def _note_refused(self) -> None:
+        self.figures.refusals += 1
 
     async def _plan(self) -> None:
         if self._policy is None:
@@ -255,7 +249,8 @@ class Controller:
                 await self.hands.perform(action, entry, job, term)
             if verdict.phase in (Phase.RUNNING, Phase.SCALING):
                 cost = price.price(verdict.progress, job.min, known.workers.running)
-                self._prices += [(pod, cost) for pod in pods if names.worker_id_of(pod) is not None]
+                workers = [pod for pod in pods if names.worker_id_of(pod) is not None]
+                self._priced += [Price(entry.key, pod, cost) for pod in workers]
         except ClusterError as error:
             why = rule_for(error)
             entry.told = _heard(entry.told, verdict)

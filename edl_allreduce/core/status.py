@@ -137,6 +137,8 @@ class JobStatus:
     """Of the weights at the end of a reproducible training: SHA-256."""
     audit: str = ""
     """The verdict on a job that is over, where it was given --audit_dir."""
+    changing: bool = False
+    """The ring of the newest plan has not begun: until then steps are those of the ring before it."""
 
     def __repr__(self) -> str:
         """Short, for notebooks."""

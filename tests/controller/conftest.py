@@ -69,13 +69,15 @@ class Lab:
     def controller(self, me: str = "a", policy: Policy | None = Policy(), **more) -> Controller:  # noqa: B008
         return Controller(self.api, namespace="system", me=me, policy=policy, clock=self.clock, **more)
 
-    async def turn(self, controller: Controller, seconds: float = 2.0) -> None:
-        """One look at the lease, one at everything."""
+    async def turn(self, controller: Controller, seconds: float = 2.0, *, notes: bool = True) -> None:
+        """One look at the lease, one at everything; then the notes on pods that nobody else waits for."""
         await self.clock.advance(seconds)
         await controller.election.step()
         self.refresh(controller)
         if controller.election.leads:
             await controller.round()
+        if notes:
+            await controller.prices.written()
 
     def refresh(self, controller: Controller) -> None:
         for collection in ALL:

@@ -170,7 +170,7 @@ def test_step_times_are_taken_only_of_a_ring_that_has_settled():
     first = account.sample(Account(), status(), 100.0)
     assert account.sample(first, status(), 109.0).step_seconds == {}
     assert account.sample(first, status(), 110.0).step_seconds == {}, "no step was made in it"
-    second = account.sample(first, status(step=52, steps_per_second=4.0), 110.0)
+    second = account.sample(first, status(step=55, steps_per_second=4.0), 110.0)
     assert second.step_seconds == {2: 0.25}
     reformed = account.sample(second, status(3, generation=4, steps_per_second=9.0), 111.0)
     assert reformed.step_seconds == {2: 0.25}
@@ -182,12 +182,32 @@ def test_step_times_are_taken_only_of_a_ring_that_has_settled():
 
 def test_a_size_that_is_new_is_measured_as_soon_as_a_few_steps_were_made_with_it():
     first = account.sample(Account(), status(step=50), 100.0)
-    assert account.sample(first, status(step=54), 108.0).step_seconds == {}, "too few steps"
+    assert account.sample(first, status(step=54), 112.0).step_seconds == {}, "too few steps"
     assert account.sample(first, status(step=90), 102.0).step_seconds == {}, "too early"
     known = account.sample(first, status(step=55, steps_per_second=4.0), 103.0)
     assert known.step_seconds == {2: 0.25}
     assert account.sample(known, status(step=70, steps_per_second=1.0), 107.0).step_seconds == {2: 0.25}
     assert account.sample(known, status(step=90, steps_per_second=1.0), 113.0).step_seconds[2] > 0.25
+
+
+def test_a_size_that_is_planned_is_not_measured_with_steps_of_the_ring_before():
+    known = account.sample(Account(), status(step=50), 100.0)
+    known = account.sample(known, status(step=60, steps_per_second=4.0), 105.0)
+    ahead = {"size": 3, "generation": 4, "changing": True}
+    for step, now in ((61, 106.0), (70, 110.0), (90, 120.0)):
+        known = account.sample(known, status(**ahead, step=step, steps_per_second=4.0), now)
+    assert known.step_seconds == {2: 0.25}, "the old ring trains on"
+    known = account.sample(known, status(3, generation=4, step=91, steps_per_second=4.0), 121.0)
+    assert account.sample(known, status(3, generation=4, step=94), 135.0).step_seconds == {2: 0.25}
+    known = account.sample(known, status(3, generation=4, step=96, steps_per_second=5.0), 135.0)
+    assert known.step_seconds == {2: 0.25, 3: 0.2}
+
+
+def test_after_a_set_back_step_times_are_taken_at_once():
+    known = account.sample(Account(), status(step=5000), 100.0)
+    known = account.sample(known, status(step=1000), 101.0)
+    known = account.sample(known, status(step=1005, steps_per_second=4.0), 111.0)
+    assert known.step_seconds == {2: 0.25}
 
 
 def test_how_long_workers_take_to_start_does_not_count_while_they_wait_for_room():

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from edl_allreduce.controller.hands import MOST_PRICES
+import asyncio
+import threading
+
+from edl_allreduce.controller.prices import FIRST_DELAY, MOST_PRICES
 from edl_allreduce.core.autoscale import Policy
+from edl_allreduce.core.controller.price import ANNOTATION
+from edl_allreduce.spec.resource import path
 from tests.controller.conftest import NAMESPACE, Lab
 
 
@@ -168,6 +173,77 @@ def test_many_prices_are_written_over_several_rounds_after_all_orders(lab: Lab, 
         assert len(prices(lab)) == 2, "all have one: those of two jobs"
 
     play(story())
+
+
+async def two_jobs(lab: Lab):
+    """One of forty workers, and a small one that comes after it; no worker has a price yet."""
+    lab.node("n1", cpu=64)
+    controller = lab.controller()
+    lab.job("large", low=40, high=40)
+    lab.job("small", low=2, high=8)
+    await lab.turn(controller)
+    lab.works("large", node="n1", size=40, pause=0.5)
+    lab.works("small", pause=0.5, size=2)
+    return controller
+
+
+def test_a_job_that_refuses_prices_is_left_alone_and_the_others_have_theirs(lab: Lab, play):
+    async def story():
+        controller = await two_jobs(lab)
+        refusal = lab.api.refuse("PATCH", "large-worker", 403, 1000, "admission webhook denied the request")
+        await lab.turn(controller)
+        await lab.turn(controller)
+        assert 0 < refusal.fired < MOST_PRICES, "what was not under way yet is not tried"
+        assert [priced(lab, name) for name in ("large", "small")] == [0, 2]
+        fired = refusal.fired
+        await lab.turn(controller, 0.0)
+        assert refusal.fired == fired
+        await lab.turn(controller, FIRST_DELAY)
+        assert refusal.fired > fired, "it is tried again later"
+
+    play(story())
+
+
+def test_one_pod_that_refuses_its_price_takes_no_turn_from_the_others(lab: Lab, play):
+    async def story():
+        controller = await two_jobs(lab)
+        refusal = lab.api.refuse("PATCH", "large-worker-0", 403, 1000, "admission webhook denied the request")
+        for _ in range(4):
+            await lab.turn(controller, 3600.0)
+        assert refusal.fired and priced(lab, "large") == 39
+
+    play(story())
+
+
+def test_prices_that_hang_hold_no_round_and_no_order_up(lab: Lab, play):
+    async def story():
+        controller = await two_jobs(lab)
+        goes_on, hung = threading.Event(), threading.Event()
+
+        def hang(method: str, path: str) -> None:
+            if method == "PATCH" and "-worker-" in path:
+                hung.set()
+                assert goes_on.wait(60)
+
+        lab.api.before = hang
+        try:
+            await lab.turn(controller, notes=False)
+            assert await asyncio.to_thread(hung.wait, 60)
+            found = lab.api.get(path(NAMESPACE, "small"))
+            lab.api.replace(path(NAMESPACE, "small"), {**found, "spec": {**found["spec"], "suspend": True}})
+            await lab.turn(controller, notes=False)
+            assert lab.orders("small").stop, "an order is written while notes hang"
+        finally:
+            goes_on.set()
+        await controller.prices.written()
+
+    play(story())
+
+
+def priced(lab: Lab, job: str) -> int:
+    """Workers with a price."""
+    workers = [pod for pod in lab.api.all("pods") if f"-{job}-worker-" in pod["metadata"]["name"]]
+    return sum(ANNOTATION in pod["metadata"].get("annotations", {}) for pod in workers)
 
 
 def prices(lab: Lab) -> set[str]:

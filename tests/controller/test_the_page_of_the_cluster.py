@@ -9,7 +9,7 @@ import pytest
 
 from edl_allreduce.cli import cluster_page, dashboard
 from edl_allreduce.controller.page import ClusterPage
-from edl_allreduce.controller.picture import MOST_WAITING, picture, sample
+from edl_allreduce.controller.picture import MOST_KEPT, MOST_WAITING, picture, sample
 from edl_allreduce.errors import ClusterError, UsageError
 from tests.controller.conftest import NAMESPACE, Lab
 
@@ -52,6 +52,16 @@ def test_a_crowd_of_pods_is_counted_and_not_listed(lab: Lab):
         lab.service(f"web-{number}", cpu=100)
     now = seen(lab)
     assert (len(now.waiting), now.more_waiting, sample(now).waiting) == (MOST_WAITING, 3, MOST_WAITING + 3)
+
+
+def test_a_sample_names_the_largest_jobs_and_counts_the_workers_of_the_others(lab: Lab):
+    sizes = {f"job-{number}": 1 + number % 7 for number in range(300)}
+    for name, size in sizes.items():
+        where = lab.job(name)
+        lab.api.patch(where, {"status": {"phase": "Running", "workers": {"ready": size}}})
+    kept = sample(seen(lab))
+    assert len(kept.workers) == MOST_KEPT and set(kept.workers.values()) == {7}
+    assert sum(kept.workers.values()) + kept.others == sum(sizes.values())
 
 
 def test_the_page_is_served_and_told_what_changes(lab: Lab, play):

@@ -632,3 +632,36 @@ def test_data_without_records_is_said_to_have_none():
     scene = Scene(PULLED)
     scene.script.ready = replace(READY, records=0)
     assert scene.start().phase is Phase.FAILED and "no records" in scene.state.reason
+
+
+def test_until_the_ring_of_a_plan_begins_the_job_is_said_to_change():
+    scene = Scene().train().wait(2)
+    assert not scene.status.changing
+    before = scene.status.step
+    scene.script.deaf = True
+    for actor in scene.actors.values():
+        actor.script.deaf = True  # the plan takes long to reach them
+    scene.give(inbox.Scale(3)).until(lambda: scene.ring == 3).wait(2)
+    assert scene.status.changing and scene.status.step > before, "the ring before it trains on"
+    for actor in scene.actors.values():
+        actor.script.deaf = False
+    plan = scene.state.work.members.plan
+    for actor in scene.actors.values():
+        scene._follow(actor, plan)
+    scene.wait(1)
+    assert not scene.status.changing and scene.ring == 3
+
+
+def test_a_ring_that_was_taken_over_does_not_change_although_newer_plans_were_heard_of():
+    scene = Scene(replace(OPTIONS, recover_until=1020.0))
+    plan = protocol.Plan(7, tuple(protocol.Seat(f"uid-{i}", i, "host") for i in range(2)))
+    scene.give(inbox.Adopt((0, 1), (0, 1), 2, 2))
+    for number in range(2):
+        scene.script.prepares = False
+        actor = scene.comes(number).actors[number]
+        actor.plan, actor.generation, actor.joined, actor.has_state = plan, 9, True, True
+        actor.step, actor.ready = 50, True
+        scene.connect(number)
+    scene.wait(2)
+    assert scene.ring == 2 and scene.status.generation == 9, "of the plan that nobody follows"
+    assert scene.status.step > 50 and not scene.status.changing

@@ -16,11 +16,13 @@ LAST: Final = 9
 """Pauses and start-ups of which the median counts."""
 SAMPLE_SECONDS: Final = 10.0
 """How often the step time of a ring is taken."""
-LEAST_STEPS: Final = 2
-"""That were made in it; before that heartbeats tell the step time of the ring before."""
+LEAST_STEPS: Final = 3
+"""That were made in it: the first one is no measure, and until the second is over everywhere heartbeats
+tell the step time of the ring before."""
 SETTLED_SECONDS: Final = 3.0
 SETTLED_STEPS: Final = 5
-"""A ring of a size that was never run is believed after so long and so many steps: growth waits for it."""
+"""A ring of a size that was never run is believed after so long and so many steps: growth waits for it, and
+a wrong first value would stay, because the job leaves a size that looks slow."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,23 @@ def watch(account: Account, status: JobStatus, now: float) -> Account:
 
 
 def sample(account: Account, status: JobStatus, now: float) -> Account:
-    """Seconds per step at this size, if the ring has been the same for a while: so it has settled."""
+    """Seconds per step at this size, if the ring has been the same for a while: so it has settled.
+
+    After a plan the ring before it trains on for a while, and what it does says nothing of the new size.
+    After a set-back steps are counted from where it begins again.
+    """
     size = _ring(status)
     ring = (status.generation, size)
-    if ring != account.ring or status.phase != Phase.TRAINING:
-        return replace(account, ring=ring, seen=(now, status.step), sampled=now)
     since, first = account.seen
+    trains = status.phase == Phase.TRAINING and not status.changing
+    if ring != account.ring or status.step < first or not trains:
+        return replace(account, ring=ring, seen=(now, status.step), sampled=now)
     made = status.step - first
-    settled = now - since >= SETTLED_SECONDS and made >= SETTLED_STEPS
-    due = now - account.sampled >= SAMPLE_SECONDS or (settled and size not in account.step_seconds)
-    if not due or made < LEAST_STEPS or status.steps_per_second <= 0:
+    if size in account.step_seconds:
+        due = now - account.sampled >= SAMPLE_SECONDS and made >= LEAST_STEPS
+    else:
+        due = now - since >= SETTLED_SECONDS and made >= SETTLED_STEPS
+    if not due or status.steps_per_second <= 0:
         return account
     times = measured(account.step_seconds, size, 1 / status.steps_per_second)
     return replace(account, step_seconds=times, sampled=now)

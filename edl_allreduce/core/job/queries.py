@@ -58,6 +58,7 @@ def status(state: JobState, now: float, wall: float, facts: Mapping[int, WorkerF
         goodput=goodput.report(state.goodput),
         checkpoint=_checkpoint(state, now, wall),
         fingerprint=state.account.fingerprint,
+        changing=plan is not None and place.generation != plan.generation,
     )
 
 

@@ -22,9 +22,14 @@ class Pace:
         self._computing: deque[float] = deque(maxlen=RECENT_STEPS)
         self._began = self._taking = self._met = 0.0
         self._input = 0.0
+        self._is_first = False
 
     def ring_begins(self) -> None:
-        """Shares of records are others now, so what was quick before says nothing."""
+        """Shares of records are others now, so what was quick before says nothing.
+
+        The last known time of a step is told until there are new ones: it is the best guess of how long
+        others may wait for a worker. It is not that of the first step, which may trace everything anew.
+        """
         self._steps.clear()
         self._computing.clear()
         self._progress.best_compute_seconds = 0.0
@@ -55,12 +60,14 @@ class Pace:
             parts[way_in] = now - self._began - self._input - max(0.0, waited) - self._progress.step_seconds
         self._progress.ledger.split(parts, Bucket.STEP)
         self._computing.append(own)
+        self._is_first = way_in is not None
 
     def over(self) -> None:
         """Everything of the step is done."""
         progress = self._progress
-        self._steps.append(clock.now() - self._began)
-        progress.step_seconds = _median(self._steps)
+        if not self._is_first:
+            self._steps.append(clock.now() - self._began)
+            progress.step_seconds = _median(self._steps)
         progress.compute_seconds = _median(self._computing)
         if len(self._computing) == RECENT_STEPS:
             best = progress.best_compute_seconds or progress.compute_seconds

@@ -48,8 +48,10 @@ class Cluster {
     const named = order.slice(0, MOST_LINES);
     const rest = order.slice(MOST_LINES);
     const values = named.map((name) => this.samples.map((sample) => sample[4][name] ?? 0));
-    if (rest.length) values.push(this.samples.map((sample) => rest.reduce((sum, name) => sum + (sample[4][name] ?? 0), 0)));
-    return { names: rest.length ? [...named, `${rest.length} others`] : named, values };
+    const uncounted = this.samples.some((sample) => sample[5]);  // of jobs that a sample does not name
+    if (!rest.length && !uncounted) return { names: named, values };
+    values.push(this.samples.map((sample) => rest.reduce((sum, name) => sum + (sample[4][name] ?? 0), sample[5])));
+    return { names: [...named, uncounted ? "others" : `${rest.length} others`], values };
   }
 }
 
