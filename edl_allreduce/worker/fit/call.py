@@ -177,6 +177,8 @@ def _spec(epochs: int | None, shuffle: bool) -> JobSpec:
 
 def _sources(data: Any, y: Any, weights: Any, split: float, validation: Any) -> tuple[Source, Source | None]:
     source = open_data(data, y, weights)
+    if validation is data and y is None and weights is None:
+        return source, source  # what guards an object from two threads at once is in its source
     if validation is not None:
         return source, open_data(validation)
     if not split:
