@@ -28,6 +28,8 @@ UNFIT = {
     "TensorBoard": "--tensorboard_log_dir of the job",
 }
 """Callbacks of Keras that write what only one process may write, and what to use instead."""
+WEIGHTS = ".weights.h5"
+"""How names of files with weights must end for Keras."""
 BATCH_END = ("on_train_batch_end", "on_batch_end")
 ROW = "epoch/"
 """Before the number of an epoch, in the journal."""
@@ -75,8 +77,15 @@ class _Saving:
                 self._model.save(draft, **more)
 
     def save_weights(self, filepath: str, **more: Any) -> None:
-        if self._leads():
-            self._model.save_weights(filepath, **more)
+        if not self._leads():
+            return
+        with files.drafted(Path(filepath)) as draft:
+            named = draft.with_suffix(WEIGHTS)
+            try:
+                self._model.save_weights(named, **more)
+                named.replace(draft)
+            finally:
+                named.unlink(missing_ok=True)
 
 
 class FitCallbacks:
