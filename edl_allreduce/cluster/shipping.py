@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import symtable
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -132,7 +133,14 @@ def _source(function: Any, flag: str) -> str:
 
 
 def _names(source: str) -> set[str]:
-    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    """What the text takes from the notebook: also decorators and defaults, but not parameters or locals."""
+    return _globals(symtable.symtable(source, MODULE, "exec"))
+
+
+def _globals(table: symtable.SymbolTable) -> set[str]:
+    top = table.get_type() == "module"
+    found = {s.get_name() for s in table.get_symbols() if s.is_global() or (top and s.is_referenced())}
+    return found.union(*map(_globals, table.get_children()))
 
 
 def _literal(value: Any, why: str) -> str:

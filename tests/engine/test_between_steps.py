@@ -8,6 +8,7 @@ import pytest
 
 from edl_allreduce.core import protocol
 from edl_allreduce.core.attendance.state import MasterGone
+from edl_allreduce.core.health import Activity
 from edl_allreduce.core.schedule import Span
 from edl_allreduce.errors import BadRecord
 from edl_allreduce.testing.fake_ring import Break
@@ -120,6 +121,56 @@ def test_callbacks_are_called_between_steps_and_may_stop(crew):
     expected = [part for step in steps for part in (step, step[0])]
     for look in looks:
         assert look.seen == [*expected, ("end", 6, False)], "the wish of one travels with its next gradients"
+
+
+class TellsActivity(NoCallbacks):
+    """Notes what heartbeats would say while its hooks run."""
+
+    def __init__(self) -> None:
+        self.activity = lambda: None
+        self.seen: dict[str, set[object]] = {}
+
+    def _note(self, hook: str) -> None:
+        self.seen.setdefault(hook, set()).add(self.activity())
+
+    def before_step(self, step, epoch, *, first, journal):
+        self._note("before_step")
+
+    def after_step(self, step, loss):
+        self._note("after_step")
+
+    def before_evaluation(self):
+        self._note("before_evaluation")
+
+    def after_evaluation(self, journal):
+        self._note("after_evaluation")
+        return journal
+
+    def end(self, step, journal, *, epoch_is_over):
+        self._note("end")
+
+
+def test_a_worker_that_is_stuck_in_any_callback_can_be_told_from_those_who_wait_for_it(crew):
+    hooks = ["before_step", "after_step", "before_evaluation", "after_evaluation", "end", "save_pass"]
+    for _ in range(2):
+        looks = TellsActivity()
+        parts = {"evaluator": NumpyEvaluator(10, 5), "callbacks": looks}
+        worker = crew.add(program=parts, evaluation_steps=4)
+        looks.activity = lambda progress=worker.orders.progress: progress.activity
+        worker.engine.save_pass = lambda number, looks=looks: looks._note("save_pass")
+        gather = worker.ring.gather
+
+        def meets(values, looks=looks, gather=gather):
+            looks._note("gather")
+            return gather(values)
+
+        worker.ring.gather = meets
+    crew.run()
+    for worker in crew.workers:
+        seen = worker.engine.callbacks.seen
+        expected = hooks if worker.ring.rank == 0 else hooks[:-1]
+        assert {hook: seen[hook] for hook in expected} == {hook: {Activity.COMPUTING} for hook in expected}
+        assert Activity.COMPUTING not in seen["gather"], "whoever waits is not judged"
 
 
 # ------------------------------------------------------------------------------------- checkpoints

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,32 @@ TABLE = object()
 
 def uses_a_table(dataset, mode, metadata):
     return dataset, TABLE
+
+
+labels = metadata = TABLE
+LIMIT = 3
+
+
+def at_most(limit):
+    return lambda function: function
+
+
+@at_most(LIMIT)
+def has_names_of_its_own(labels, metadata, mode=LIMIT):
+    TABLE = [labels + mode for labels in metadata]
+
+    def inner(metadata):
+        return TABLE, metadata
+
+    return inner(labels)
+
+
+def test_parameters_and_locals_are_not_taken_for_what_the_notebook_has_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules[__name__])
+    monkeypatch.setattr(at_most, "__module__", "__main__")
+    ship({"model_def": has_names_of_its_own}, tmp_path)
+    shipped = runpy.run_path(str(tmp_path / "notebook.py"))
+    made = shipped["has_names_of_its_own"]
+    assert made(7, [1, 2]) == has_names_of_its_own(7, [1, 2]) == ([4, 5], 7)
+    assert "labels" not in shipped and "TABLE" not in shipped
+    assert "at_most" in shipped, "what decorators and defaults need goes with them"

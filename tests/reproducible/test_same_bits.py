@@ -6,7 +6,9 @@ import keras
 import numpy as np
 import pytest
 
+from edl_allreduce.core.health import Activity
 from edl_allreduce.errors import StateDiffers
+from edl_allreduce.worker.loop.orders import Progress
 from tests.reproducible.conftest import same_bits
 
 pytestmark = pytest.mark.tensorflow
@@ -100,3 +102,22 @@ def test_a_worker_whose_memory_rots_is_noticed_before_anything_is_applied(compan
     made.restore(before)
     made.run(range(2, 3), 1)
     assert same_bits(made.ranks[0].trainer.state(), good), "and nothing of step 3"
+
+
+def test_a_step_that_is_computed_again_counts_as_user_code_again(company):
+    """Whoever is stuck in it is told from those who wait for its second sum."""
+    made = company(mlp, lambda: keras.optimizers.SGD(0.05), most=1)
+    (rank,) = made.ranks
+    progress, seen, before = Progress(Activity.REDUCING), [], rank.trainer.repeated
+    rank.trainer.user_code = progress.user_code
+    contribution = rank.trainer._contribution
+
+    def noting(*arguments):
+        seen.append(progress.activity)
+        return contribution(*arguments)
+
+    rank.trainer._contribution = noting
+    made.run(range(1), 1)
+    assert rank.trainer.repeated == before + 1, "the units of the first step are a guess"
+    assert seen == [Activity.REDUCING, Activity.COMPUTING], "the first is the engine's to tell"
+    assert progress.activity is Activity.REDUCING

@@ -15,6 +15,7 @@ from typing import Any, cast
 import keras
 
 from edl_allreduce import files
+from edl_allreduce.core.health import Activity
 from edl_allreduce.core.schedule import Schedule
 from edl_allreduce.data import RecordSource
 from edl_allreduce.errors import UsageError
@@ -29,6 +30,7 @@ from edl_allreduce.worker.keras import fingerprint
 from edl_allreduce.worker.keras.pipeline import Parser, Pipeline
 from edl_allreduce.worker.loop.assemble import Program
 from edl_allreduce.worker.loop.engine import Engine
+from edl_allreduce.worker.loop.orders import Progress
 from edl_allreduce.worker.loop.steps import MicroBatch, Written
 from edl_allreduce.worker.ring.base import Ring
 from edl_allreduce.worker.script.part import Part, job_flags
@@ -104,6 +106,7 @@ def fit(
         epochs=spec.num_epochs,
         verbose=verbose not in (0, False),
         leads=lambda: ring.rank == 0,
+        anybody=functools.partial(_anybody, ring, part.worker.orders.progress),
     )
     try:
         part.__enter__()
@@ -177,6 +180,8 @@ def _spec(epochs: int | None, shuffle: bool) -> JobSpec:
 
 def _sources(data: Any, y: Any, weights: Any, split: float, validation: Any) -> tuple[Source, Source | None]:
     source = open_data(data, y, weights)
+    if validation is data and y is None and weights is None:
+        return source, source  # what guards an object from two threads at once is in its source
     if validation is not None:
         return source, open_data(validation)
     if not split:
@@ -198,6 +203,14 @@ def _batch_size(spec: JobSpec, source: Source, given: int | None) -> int:
 
 def _chunk(validation: Source | None, batch: int) -> int:
     return validation.item or batch if validation is not None else batch
+
+
+def _anybody(ring: Ring, progress: Progress, wish: bool) -> bool:
+    """Whether any rank has this wish. All ask together."""
+    progress.activity = Activity.REDUCING
+    rows = ring.gather([wish])
+    progress.activity = Activity.COMPUTING
+    return any(wishes for (wishes,) in rows)
 
 
 def _rehearse(part: Part, ring: Ring, trainer: CompiledTrainer, data: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ UNFIT = {
     "TensorBoard": "--tensorboard_log_dir of the job",
 }
 """Callbacks of Keras that write what only one process may write, and what to use instead."""
+WEIGHTS = ".weights.h5"
+"""How names of files with weights must end for Keras."""
 BATCH_END = ("on_train_batch_end", "on_batch_end")
 ROW = "epoch/"
 """Before the number of an epoch, in the journal."""
@@ -75,8 +77,15 @@ class _Saving:
                 self._model.save(draft, **more)
 
     def save_weights(self, filepath: str, **more: Any) -> None:
-        if self._leads():
-            self._model.save_weights(filepath, **more)
+        if not self._leads():
+            return
+        with files.drafted(Path(filepath)) as draft:
+            named = draft.with_suffix(WEIGHTS)
+            try:
+                self._model.save_weights(named, **more)
+                named.replace(draft)
+            finally:
+                named.unlink(missing_ok=True)
 
 
 class FitCallbacks:
@@ -93,13 +102,16 @@ class FitCallbacks:
         epochs: int,
         verbose: bool,
         leads: Callable[[], bool],
+        anybody: Callable[[bool], bool],
     ) -> None:
+        """`anybody`: whether this is true on any worker; all of them ask together."""
         self._callbacks = callbacks
         self._model = model
         self._memory = memory
         self._records, self._steps, self._epochs = records, steps, epochs
         self._verbose = verbose
         self._leads = leads
+        self._anybody = anybody
         self._tells_batches = any(_has(c, hook) for c in callbacks for hook in BATCH_END)
         self.journal: Callable[[], Journal] = Journal
         """How the engine's journal is at the moment."""
@@ -159,25 +171,39 @@ class FitCallbacks:
         """The end of an epoch: what was found is remembered, and a callback may end the training."""
         if journal.epoch_records < self._records:
             return journal  # --max_step ended the training in the middle of one
-        logs = {name: math.nan if value is None else value for name, value in journal.metrics.items()}
+        found = {name: math.nan if value is None else value for name, value in journal.metrics.items()}
+        memory = self._memory
+        if memory.epoch_ended < journal.epoch:
+            told = self._end_epoch(journal.epoch, found)
+            memory.epoch_ended, memory.halts = journal.epoch, bool(self._model.stop_training)
+            memory.told = {n: v for n, v in _finite(told).items() if found.get(n) != v}
+        halted = journal.halted
+        # All or nobody: a callback may look at a clock, or at a file that only one worker has.
+        if self._anybody(memory.halts) and not halted:
+            halted = f"a callback ended the training after epoch {journal.epoch + 1} of {self._epochs}"
+        kept = {**journal.callbacks, f"{ROW}{journal.epoch}": _finite(found) | memory.told}
+        return msgspec.structs.replace(journal, callbacks=kept, halted=halted)
+
+    def _end_epoch(self, epoch: int, metrics: dict[str, float]) -> dict[str, float]:
+        """Tell the callbacks; what the epoch gave, with what they added to it."""
+        logs = dict(metrics)
         if self.validates():
             found = {n.removeprefix("val_"): v for n, v in logs.items() if n.startswith("val_")}
             for callback in self._callbacks:
                 callback.on_test_end(dict(found))
         for callback in self._callbacks:
-            callback.on_epoch_end(journal.epoch, logs)  # the same dict for all, as in Keras: some add to it
-        row = {name: float(value) for name, value in logs.items() if math.isfinite(value)}
+            callback.on_epoch_end(epoch, logs)  # the same dict for all, as in Keras: some add to it
         if self._verbose and self._leads():
             shown = " - ".join(f"{name}: {value:.4g}" for name, value in logs.items())
-            print(f"Epoch {journal.epoch + 1}/{self._epochs} - {shown}", flush=True)
-        halted = journal.halted
-        if self._model.stop_training and not halted:
-            halted = f"a callback ended the training after epoch {journal.epoch + 1} of {self._epochs}"
-        kept = {**journal.callbacks, f"{ROW}{journal.epoch}": row}
-        return msgspec.structs.replace(journal, callbacks=kept, halted=halted)
+            print(f"Epoch {epoch + 1}/{self._epochs} - {shown}", flush=True)
+        return logs
 
     def end(self, step: int, journal: Journal, *, epoch_is_over: bool) -> None:
         """on_train_end comes when the model is what it will be (`CompiledTrainer.conclude`)."""
+
+
+def _finite(logs: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in logs.items() if math.isfinite(value)}
 
 
 def history_of(journal: Journal, model: Any, epochs: int, steps: int) -> Any:

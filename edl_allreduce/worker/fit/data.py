@@ -146,6 +146,7 @@ class Records:
 
     def __init__(self, data: Any) -> None:
         self._data = data
+        self._lock = threading.Lock()
         self._records = len(data)
         if not self._records:
             raise DataError("the data holds no record")
@@ -154,8 +155,14 @@ class Records:
         return self._records
 
     def read(self, indices: Sequence[int]) -> Batch:
-        found = [_unpacked(self._data[int(index)]) for index in indices]
+        found = [_unpacked(self._record(int(index))) for index in indices]
         return Batch(*keras.tree.map_structure(_stacked, *found))
+
+    def _record(self, index: int) -> Any:
+        """One at a time: training reads ahead while others read, and an object of the user's, say with an
+        open file, need not know of threads."""
+        with self._lock:
+            return self._data[index]
 
     @property
     def fingerprint(self) -> str:

@@ -31,6 +31,12 @@ class Memory:
         self.epoch_begun = -1
         self.step_begun = -1
         """The last ones whose beginning callbacks know of: a step that comes again does not begin again."""
+        self.epoch_ended = -1
+        """The last one whose end callbacks know of: a ring may break before all agreed on what they want."""
+        self.halts = False
+        """They want no epoch after it."""
+        self.told: dict[str, float] = {}
+        """What they added to its metrics."""
         keepers = [
             c for c in callbacks if isinstance(c, keras.callbacks.EarlyStopping) and c.restore_best_weights
         ]
@@ -51,6 +57,9 @@ class Memory:
         words = {
             "epoch": self.epoch_begun,
             "step": self.step_begun,
+            "ended": self.epoch_ended,
+            "halts": self.halts,
+            "told": self.told,
             "best": best is not None,
             "callbacks": [_remembered(callback) for callback in self._callbacks],
         }
@@ -64,6 +73,7 @@ class Memory:
     def restore(self, arrays: Sequence[Array]) -> None:
         words = json.loads(arrays[0].tobytes())
         self.epoch_begun, self.step_begun = words["epoch"], words["step"]
+        self.epoch_ended, self.halts, self.told = words["ended"], words["halts"], words["told"]
         for callback, values in zip(self._callbacks, words["callbacks"], strict=True):
             for name, value in values.items():
                 setattr(callback, name, value)

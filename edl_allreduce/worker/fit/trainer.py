@@ -99,6 +99,7 @@ class CompiledTrainer(Trainer):
         count = len(self._variables())
         super().restore(arrays[:count])
         self._memory.restore(arrays[count:])
+        self.model.stop_training = False  # what callbacks wanted was of another state, or is remembered
 
 
 def loss_of(model: Any) -> Callable[..., Any]:

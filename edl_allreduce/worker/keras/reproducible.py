@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,8 @@ class ReproducibleTrainer(Trainer):
         self._levels: Levels = np.zeros(0, np.int32)
         self.repeated = 0
         """Steps that were added a second time, in other units."""
+        self.user_code: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Around what is computed between two collectives of a step."""
         self.probe = ""
         """What the first records give on this machine, with the first weights: a digest."""
 
@@ -155,7 +158,8 @@ class ReproducibleTrainer(Trainer):
             raise StateDiffers(said.checksums)
         if not fixed_point.fits(own.levels, said.needs):
             self.repeated += 1
-            own = self._contribution(own.step, fixed_point.fitting(own.levels, said.needs), own.checksum)
+            with self.user_code():
+                own = self._contribution(own.step, fixed_point.fitting(own.levels, said.needs), own.checksum)
             sums, said = self._sum(own, votes, seconds)
         switches, stops, drains, records = (int(vote) for vote in said.votes)
         mean = float(said.losses.astype(np.float64).sum()) * own.batch / records if records else NO_LOSS

@@ -276,13 +276,15 @@ class Engine:
     def _tell(self, plan: Plan, data: StepData, result: StepResult) -> None:
         """What those who look on hear of a step."""
         state, rank = self.state, self.ring.rank
-        self.callbacks.after_step(state.step - 1, result.loss)
+        with self.orders.progress.user_code():
+            self.callbacks.after_step(state.step - 1, result.loss)
         every = self.settings.log_loss_steps
         if every and state.step % every == 0:
             log.info("Loss = %.6f, steps = %d", result.loss, state.step)
         self._pauses.stepped()
         if rank == 0 and self.save_pass is not None and self._epoch_is_over:
-            self.save_pass(state.position // self.schedule.order.records - 1)
+            with self.orders.progress.user_code():
+                self.save_pass(state.position // self.schedule.order.records - 1)
         if rank == 0:
             seconds = self.orders.progress.step_seconds
             rate = len(data.span) / seconds if seconds else 0.0
@@ -346,10 +348,7 @@ class Engine:
             if self.orders.doomed(plan.generation):
                 raise RingBroken("a newer plan came during the evaluation")
 
-        def reducing() -> None:
-            progress.activity = Activity.REDUCING
-
-        metrics = self._evaluations.run(self.state, self.ring, between, reducing)
+        metrics = self._evaluations.run(self.state, self.ring, between, progress)
         if self.ring.rank == 0:
             self.curves.evaluation(step, metrics)
         self.orders.send(protocol.Evaluated(step, metrics))
@@ -368,7 +367,8 @@ class Engine:
                  self.orders.progress.loss, state.step, "stopped" if stopped else "finished")  # fmt: skip
         if state.journal.halted:
             log.info("%s", state.journal.halted)
-        self.callbacks.end(state.step, state.journal, epoch_is_over=self._epoch_is_over)
+        with self.orders.progress.user_code():
+            self.callbacks.end(state.step, state.journal, epoch_is_over=self._epoch_is_over)
         self.curves.flush()
         if self.ring.rank == 0:
             self._write_manifest(finished=not stopped)

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_allreduce import clock
+from edl_allreduce.core.health import Activity
 from edl_allreduce.core.schedule import Span, share, virtual_ranks
 from edl_allreduce.worker.loop.observers import ObservesSteps
+from edl_allreduce.worker.loop.orders import Progress
 from edl_allreduce.worker.loop.state import TrainingState
 from edl_allreduce.worker.loop.steps import Evaluates
 from edl_allreduce.worker.ring.base import Ring
@@ -39,21 +41,22 @@ class Evaluations:
         return finished or (self.every > 0 and state.step % self.every == 0)
 
     def run(
-        self, state: TrainingState, ring: Ring, between: Callable[[], None], reducing: Callable[[], None]
+        self, state: TrainingState, ring: Ring, between: Callable[[], None], progress: Progress
     ) -> dict[str, float]:
         """Measure this rank's share and add up. What is known then is in the journal; it may end the job."""
         assert self.evaluator is not None, "nothing is due without one"
         began = clock.now()
         self.callbacks.before_evaluation()
         own = self._measure(self.evaluator, ring, between)
-        reducing()
+        progress.activity = Activity.REDUCING
         rows = ring.gather(own.view(np.int64).ravel().tolist())  # doubles as they are, bit by bit
         sums = np.array(rows, np.int64).view(np.float64).reshape(-1, own.shape[1])
-        metrics = self.evaluator.conclude(np.array([math.fsum(column) for column in sums.T]))
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        state.journal = self.callbacks.after_evaluation(
-            msgspec.structs.replace(state.journal, evaluated=state.step, metrics=finite)
-        )
+        with progress.user_code():
+            metrics = self.evaluator.conclude(np.array([math.fsum(column) for column in sums.T]))
+            finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+            state.journal = self.callbacks.after_evaluation(
+                msgspec.structs.replace(state.journal, evaluated=state.step, metrics=finite)
+            )
         log.info("evaluation after %d steps: %s (%d records in %.1f s)",
                  state.step, _shown(finite), self.evaluator.records, clock.now() - began)  # fmt: skip
         return metrics

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -42,6 +44,13 @@ class Progress:
     """The lowest such median in this ring."""
     ledger: Ledger = field(default_factory=Ledger)
     """Where the time went."""
+
+    @contextmanager
+    def user_code(self) -> Iterator[None]:
+        """Between two collectives of a step: whoever is stuck in there is judged, and not those who wait."""
+        self.activity = Activity.COMPUTING
+        yield
+        self.activity = Activity.REDUCING
 
 
 class Orders(Protocol):

@@ -85,6 +85,8 @@ def open_program(spec: JobSpec, ring: Ring, orders: Orders) -> Program:
     source, schedule = open_training_data(spec)
     tell_damage(source, orders.send)
     trainer, parser = build_trainer(spec, ring, source, schedule, orders.send)
+    if isinstance(trainer, ReproducibleTrainer):
+        trainer.user_code = orders.progress.user_code
     for text in trainer.notices:  # what people should know about how their model is trained
         orders.send(protocol.Note(protocol.NOTICE, text, once=True))
     return Program(
