@@ -61,8 +61,8 @@ class Agreement:
         self._begun_from = start.path
 
     def agree(self, plan: Plan) -> str:
-        """Everybody goes on from the furthest state; it is sent only if somebody does not have it. Returns why
-        the job cannot go on, where those who have that state do not hold the same; else nothing."""
+        """Everybody goes on from the furthest state; it is sent only if somebody does not have it. Returns
+        why the job cannot go on, where those who have that state do not hold the same; else nothing."""
         table = self._gather()
         owners = [rank for rank, standing in enumerate(table) if standing.is_agreed]
         if not owners:  # only then: a newcomer to a living ring must not keep it waiting for a disk
@@ -107,6 +107,8 @@ class Agreement:
             self.trainer.restore(arrays)
             state.step, state.position, state.run = furthest.step, furthest.position, furthest.run
             state.journal = journals.decode(sent.tobytes())
+            if self.weights is not None:
+                self.weights.spoiled = False
             log.info("took the state of rank %d: %d steps (had %d)", root, state.step, before)
 
     def _begin_run(self, root: int) -> None:

@@ -19,7 +19,7 @@ from edl_allreduce.core.audit import Applied, Begin, Fed, Manifest
 from edl_allreduce.core.goodput import Bucket
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan
-from edl_allreduce.core.schedule import Schedule
+from edl_allreduce.core.schedule import Schedule, evened
 from edl_allreduce.errors import NotFinite, RingBroken, StateDiffers
 from edl_allreduce.spec import OnNan
 from edl_allreduce.worker.checkpoint.writer import Checkpoints
@@ -129,7 +129,7 @@ class Engine:
 
     def _abandoned(self) -> Ending:
         """Nobody will ask for the result any more: what is finished is written all the same."""
-        if not self._finished():
+        if not self._finished() or self._weights.spoiled:
             self._keep_what_may_be_the_last()
             return Ending.ABANDONED
         if self.ring.rank == 0:
@@ -213,7 +213,7 @@ class Engine:
         """Until the ring ends in order."""
         progress = self.orders.progress
         progress.step, progress.position = self.state.start_point
-        self._pace.ring_begins()
+        self._pace.ring_begins(evened(self.ring.rank, plan.size, self.settings.virtual_ranks))
         while not self._finished():
             if self._evaluate_if_due(plan) and self._finished():
                 break

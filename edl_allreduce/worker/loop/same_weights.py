@@ -46,8 +46,8 @@ class SameWeights:
         return ""
 
     def compare_owners(self, plan: Plan, owners: Sequence[int], step: int) -> str:
-        """Before others take the state of one of these ranks, who all made the same `step` steps. As `compare`,
-        on all ranks of the ring."""
+        """Before others take the state of one of these ranks, who all made the same `step` steps. As
+        `compare`, on all ranks of the ring."""
         if len(owners) < 2:
             return ""
         own = fingerprint_of(self.trainer.state()) if self.ring.rank in owners else "0"
