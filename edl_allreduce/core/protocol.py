@@ -252,11 +252,11 @@ class Checkpointed:
 @dataclass(frozen=True)
 class Differs:
     """These workers hold other weights than most of their ring, after `step` steps. Nothing was applied
-    since, and every member of the ring says the same."""
+    since, and every member of the ring says the same. Named by uid: the plan of that ring may be past."""
 
     generation: int
     step: int
-    workers: tuple[int, ...]
+    uids: tuple[str, ...]
 
 
 @dataclass(frozen=True)

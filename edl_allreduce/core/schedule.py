@@ -185,3 +185,12 @@ def virtual_ranks(rank: int, size: int, count: int) -> range:
     """Of `count` virtual ranks, those that one rank works for: neighbours, as evenly as it goes."""
     own = share(Span(0, 0, count), rank, size)
     return range(own.start, own.stop)
+
+
+def evened(rank: int, size: int, count: int) -> float:
+    """What the time of a rank's virtual ranks is multiplied by, so that it compares with that of others who
+    have more or fewer: 0 for one without any, 1 where there are no virtual ranks."""
+    if not count:
+        return 1.0
+    own = len(virtual_ranks(rank, size, count))
+    return count / size / own if own else 0.0

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -321,3 +322,13 @@ def test_a_corrupt_checkpoint_to_begin_with_is_named(tmp_path):
 def test_sizes_of_variables():
     assert Variable("a", "float16", [3, 5]).bytes == 30
     assert Variable("a", "int64", []).bytes == 8
+
+
+def test_one_that_may_be_withdrawn_does_not_replace_the_only_good_one(tmp_path):
+    keeper = open_in(tmp_path, course=msgspec.structs.replace(COURSE, bits={"threads": "1"}), keep=1)
+    for step in (10, 20, 30):
+        keeper.save(step, step, Journal())
+        keeper.flush()
+    assert names(tmp_path) == ["version-20", "version-30"]
+    keeper.withdraw(30)
+    assert names(tmp_path) == ["version-20"]

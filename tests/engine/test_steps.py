@@ -98,6 +98,20 @@ def test_what_is_finished_is_written_although_the_master_is_gone(crew):
     assert worker.ending is Ending.RELEASED
 
 
+def test_nothing_is_written_of_weights_that_are_known_to_be_wrong(crew):
+    written = []
+    worker = crew.add(program={"export": lambda: written.append(1)}, max_step=3)
+
+    def ends_spoiled(step: int, **how: object) -> None:
+        worker.engine._weights.spoiled = True
+        worker.orders.end_with(MasterGone(1.0))
+
+    worker.orders.done = ends_spoiled
+    crew.run(audited=False)
+    assert written == []
+    assert worker.ending is Ending.ABANDONED
+
+
 def test_an_evicted_worker_ends(crew):
     worker = crew.add(max_step=2)
     worker.orders.done = lambda step, **how: worker.orders.end_with(protocol.Evicted("too slow"))

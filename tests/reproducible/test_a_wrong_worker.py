@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from edl_allreduce.core.differing import odd_ranks
+from edl_allreduce.core import protocol
+from edl_allreduce.core.differing import odd_ranks, words
 from edl_allreduce.core.events import WorkerEvicted
+from edl_allreduce.core.job.inbox import Scale
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.errors import StateDiffers
 from edl_allreduce.testing.numpy_trainer import NumpyTrainer
+from edl_allreduce.testing.scene import OPTIONS, Scene
 from edl_allreduce.worker.loop.orders import Ending
 from tests.engine import test_whole_jobs
 from tests.engine.test_whole_jobs import House
@@ -58,6 +62,55 @@ def test_of_two_nobody_knows_which_is_wrong(tmp_path, compared):
     assert result.phase is Phase.FAILED
     assert "workers 0, 1 hold different weights after" in result.reason
     assert "no majority" in result.reason
+
+
+def test_it_is_evicted_although_the_next_ring_is_planned_already():
+    scene = Scene(replace(OPTIONS, num_workers=3)).train()
+    past = scene.actors[1].generation
+    scene.give(Scale(5)).until(lambda: scene.ring == 5)
+    assert scene.actors[1].generation > past
+    for says in (1, 2):
+        scene.say(says, protocol.Differs(past, 20, (scene.actors[0].uid,)))
+        assert scene.told(WorkerEvicted.kind) == [f"worker 0 {words(20)}"], "once"
+    scene.until(lambda: scene.ring == 5)
+    assert not scene.actors[0].alive
+
+
+def between_rings(directory, workers: int, more: int) -> House:
+    """At step 20 others come; the memory of worker 0 changes after the last step of the ring before them."""
+    house = House(directory, workers)
+    house.spec, house.awaited = replace(house.spec, reproducible=True), more
+
+    def others_come() -> None:
+        ring = house.cluster.workers[0].ring
+        leave = ring.leave
+
+        def rot_and_leave() -> None:
+            ring.leave = leave
+            rot(house, 0)
+            leave()
+
+        ring.leave = rot_and_leave
+        house.shell.scale(more)
+
+    house.happenings = {20: others_come}
+    return house
+
+
+def test_between_two_rings_it_is_found_before_anybody_takes_its_state(tmp_path):
+    quiet = House(tmp_path / "quiet", 1).run()[1]
+    house = between_rings(tmp_path / "job", 3, 5)
+    _, chain = house.run()
+    assert chain == quiet
+    assert house.cluster.workers[0].ending is Ending.EVICTED
+    told = [event.text for event in house.shell.status().events if event.kind == WorkerEvicted.kind]
+    assert len(told) == 1 and told[0].startswith("worker 0 holds other weights than the rest after")
+
+
+def test_between_two_rings_of_two_nobody_knows_which_is_wrong(tmp_path):
+    result = asyncio.run(between_rings(tmp_path, 2, 3)._run())
+    assert result.phase is Phase.FAILED
+    assert "workers 0, 1 hold different weights after" in result.reason
 
 
 def test_a_majority_decides():

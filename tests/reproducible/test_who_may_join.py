@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from edl_allreduce.core.course import differences
+from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import ModelError, UsageError
 from edl_allreduce.spec import parse_job
 from edl_allreduce.worker.checkpoint.fit import check_identity
@@ -111,3 +112,68 @@ def test_a_feed_that_draws_random_numbers_is_refused():
     parse = Parser(plain, Mode.TRAINING, None, refuses_chance=True)
     first, again = parse(records, 6), parse(records, 6)
     assert first[1].numpy().tolist() == again[1].numpy().tolist(), "a shuffle is the same each time"
+
+
+def trainer_with(loss, kind):
+    import keras
+
+    from edl_allreduce.testing.fake_ring import Meeting
+    from edl_allreduce.worker.keras.zoo import ModelDefinition
+    from tests.reproducible.conftest import parts_of
+
+    def model():
+        return keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
+
+    definition = ModelDefinition(Path("m.py"), model, loss, lambda: keras.optimizers.SGD(), lambda d, m, i: d)
+    ring = Meeting().ring()
+    ring.join(Plan(1, (Seat("a", 0, ""),)), "a")
+    ring.sum = list  # of one
+    trainer = kind(definition, ring, 3)
+    trainer.build(parts_of(0, 0, 6)[0])
+    return trainer
+
+
+@pytest.mark.tensorflow
+def test_a_loss_that_draws_for_each_worker_alone_is_refused():
+    import keras
+    import tensorflow as tf
+
+    from edl_allreduce.worker.keras.reproducible import ReproducibleTrainer
+
+    def kind(*given):
+        return ReproducibleTrainer(*given, virtual_ranks=6)
+
+    def stateful(labels, predictions):
+        return tf.reduce_mean(predictions**2 * tf.random.uniform([]))
+
+    def of_keras(labels, predictions):
+        return tf.reduce_mean(predictions**2 * keras.random.uniform([]))
+
+    def stateless(labels, predictions):
+        return tf.reduce_mean(predictions**2 * tf.random.stateless_uniform([], (1, 2)))
+
+    for loss in (stateful, of_keras):
+        with pytest.raises(ModelError, match=r"m\.py: the model or its loss draws random numbers"):
+            trainer_with(loss, kind)
+    assert trainer_with(stateless, kind).probe
+
+
+@pytest.mark.tensorflow
+def test_in_the_default_mode_a_loss_may_keep_a_state_of_its_own():
+    import keras
+    import tensorflow as tf
+
+    from edl_allreduce.worker.keras.trainer import Trainer
+    from edl_allreduce.worker.loop.steps import StepInput
+    from tests.reproducible.conftest import BATCH, parts_of
+
+    calls = keras.Variable(0.0, trainable=False)
+
+    def loss(labels, predictions):
+        calls.assign_add(1.0)
+        return tf.reduce_mean(predictions**2)
+
+    trainer = trainer_with(loss, Trainer)
+    before = float(calls.numpy())
+    trainer.step(StepInput(0, parts_of(0, 0, 1)[:1], 0, BATCH))
+    assert float(calls.numpy()) == before + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edl_allreduce.core import straggler
+from edl_allreduce.core.schedule import evened, virtual_ranks
 from edl_allreduce.core.straggler import REST_SECONDS, SLOW_SECONDS, Times, Watch
 
 EVEN = {0: Times(0.100), 1: Times(0.110), 2: Times(0.105)}
@@ -83,3 +84,16 @@ def test_one_after_the_other_is_replaced_and_ever_more_seldom():
 def test_a_ring_that_cannot_do_without_keeps_its_straggler():
     _, named, _ = watched(Watch(), ONE_SLOW, 40, 100.0, replace_factor=2.0, spare=False)
     assert [slow.replaces for slow in named] == [False]
+
+
+@pytest.mark.parametrize(("size", "parts"), [(3, 12), (5, 12), (9, 12), (14, 12)])
+def test_whoever_has_more_virtual_ranks_is_not_slow_for_that(size, parts):
+    times = {
+        rank: Times(0.1 * len(virtual_ranks(rank, size, parts)) * evened(rank, size, parts))
+        for rank in range(size)
+    }
+    _, named, _ = watched(Watch(), times, 2 * SLOW_SECONDS, 100.0)
+    assert named == []
+    known = {round(t.seconds, 9) for t in times.values() if t.seconds}
+    assert known == {round(0.1 * parts / size, 9)}, "as long as an even share"
+    assert evened(0, size, 0) == 1.0, "without virtual ranks nothing changes"

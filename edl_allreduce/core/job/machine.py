@@ -278,11 +278,10 @@ def _heard_in_ring(turn: Turn, uid: str, peer: Peer, message: protocol.FromWorke
 
 
 def _differs(turn: Turn, message: protocol.Differs) -> None:
-    """Every member of the ring names the same ones: the first who says it counts."""
-    plan = ring.plan_of(turn.state)
-    if plan is None or plan.generation != message.generation:
-        return
-    odd = [seat.uid for seat in plan.members if seat.worker_id in message.workers]
+    """Every member of the ring names the same ones: the first who says it counts. The next ring may be
+    planned already: whoever was found wrong must not get there: its state could be the one all take."""
+    members = ring.members_of(turn.state)
+    odd = [uid for uid in message.uids if members is not None and uid in members.members]
     keeping.evict(turn, *((uid, Cause.CORRUPT, differing.words(message.step)) for uid in odd))
 
 
@@ -355,7 +354,7 @@ def _leads_on(state: JobState, peer: Peer) -> bool:
 
 def _refuse(turn: Turn, uid: str, difference: str) -> None:
     """Ranks that do not mean the same records, or not the same model, must not train together."""
-    cure = "give all workers the same files and flags"
+    cure = "give all workers the same files and flags (what counts is the first that was ready)"
     why = f"differs from the rest and is refused: {difference}; {cure}"
     keeping.evict(turn, (uid, Cause.INVALID, why))
 

@@ -48,7 +48,8 @@ class Checkpoints:
         self._trainer = trainer
         self._identity = identity
         self._every = every
-        self._keep = keep
+        # The newest of a job that compares bits may be withdrawn: then there must be one before it.
+        self._keep = max(keep, 2) if keep and identity.bits else keep
         self._send = send
         self._changed = threading.Condition()
         self._next: Snapshot | None = None

@@ -72,3 +72,8 @@ class Traced:
     def __call__(self, *tensors: Any) -> Any:
         """The outputs in a row."""
         return self._call(*tensors, *self._captures)
+
+    @property
+    def graph(self) -> Any:
+        """What was traced."""
+        return self._traced.graph

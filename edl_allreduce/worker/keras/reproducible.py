@@ -8,6 +8,7 @@ time) travels as its bits, in a slot that one rank alone fills. docs/decisions/f
 from __future__ import annotations
 
 import hashlib
+import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +24,7 @@ from edl_allreduce.errors import ModelError, NotFinite, StateDiffers
 from edl_allreduce.spec import OnNan
 from edl_allreduce.worker.keras import fixed_point
 from edl_allreduce.worker.keras.fixed_point import NOT_FINITE, SHIFT, ZERO, Levels
+from edl_allreduce.worker.keras.pipeline import random_operations
 from edl_allreduce.worker.keras.private import Traced
 from edl_allreduce.worker.keras.trainer import NO_LOSS, Trainer, is_whole
 from edl_allreduce.worker.keras.zoo import ModelDefinition
@@ -34,6 +36,8 @@ Words = npt.NDArray[np.int32]
 
 VOTES = 4
 """Switch, stop, drain, records: these are added up. What follows are slots that one rank alone fills."""
+MOST_REPEATS = 3
+"""Of one step. The first repetition fits, if the same is computed again."""
 LEVELS = "reproducible/levels"
 
 
@@ -106,6 +110,7 @@ class ReproducibleTrainer(Trainer):
             sums = [tf.TensorSpec(v.shape, tf.int32) for v in used]
             self._local = Traced(self._exact_graph, [self._batch, share, salt, units, sums])
         self._refuse_doubles(used)
+        self._refuse_chance(random_operations(self._local.graph))
         self._levels = np.zeros(len(used), np.int32)
         self._nothing = [tf.zeros(s.shape, tf.int32) for s in sums]
         self._apply_sums = Traced(self._apply_graph, [sums, units, scalar])
@@ -118,6 +123,15 @@ class ReproducibleTrainer(Trainer):
             raise ModelError(
                 f"{self._definition.path}: {doubles[0]} is float64, and --reproducible adds with the "
                 "precision of float32. Use float32 or mixed precision, or leave --reproducible out."
+            )
+
+    def _refuse_chance(self, drawing: Sequence[str]) -> None:
+        if drawing:
+            raise ModelError(
+                f"{self._definition.path}: the model or its loss draws random numbers or keeps a state that "
+                f"TensorFlow has for each worker alone ({', '.join(drawing)}), so --reproducible refuses it. "
+                "Use layers of Keras (keras.layers.Dropout, GaussianNoise) or keras.random with a "
+                "SeedGenerator that belongs to a layer, and variables that are the model's own."
             )
 
     # ------------------------------------------------------------------------------------------- step
@@ -156,7 +170,14 @@ class ReproducibleTrainer(Trainer):
         sums, said = self._sum(own, votes, seconds)
         if len(set(said.checksums)) > 1:
             raise StateDiffers(said.checksums)
-        if not fixed_point.fits(own.levels, said.needs):
+        for tries in itertools.count():
+            if fixed_point.fits(own.levels, said.needs):
+                break
+            if tries == MOST_REPEATS:
+                raise ModelError(
+                    f"{self._definition.path}: a step gives something else each time it is computed, from "
+                    "the same records and weights, so --reproducible cannot add it up"
+                )
             self.repeated += 1
             with self.user_code():
                 own = self._contribution(own.step, fixed_point.fitting(own.levels, said.needs), own.checksum)

@@ -215,8 +215,11 @@ class Trainer:
             with keras.StatelessScope(state_mapping=[*values, *seeds], collect_losses=True) as scope:
                 outputs = keras_rules.call(self.model, features, training=True)
                 added = self.model.losses
+                if self._counted:  # among it what the loss counts
+                    loss = keras_rules.total_loss(self._loss, labels, outputs, added, facts, share)
+                    self._count(features, labels, outputs)
+            if not self._counted:  # here it may keep a state of its own, such as that of its random numbers
                 loss = keras_rules.total_loss(self._loss, labels, outputs, added, facts, share)
-                self._count(features, labels, outputs)
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
         averaged = [self._part(v, scope.get_current_value(v), share) for v in self._averaged]

@@ -12,10 +12,12 @@ import numpy as np
 from edl_allreduce import faults
 from edl_allreduce.core import protocol
 from edl_allreduce.core.protocol import Plan
+from edl_allreduce.errors import RingBroken
 from edl_allreduce.worker.checkpoint.writer import Checkpoints
 from edl_allreduce.worker.loop import journal as journals
 from edl_allreduce.worker.loop.diary import Diary
 from edl_allreduce.worker.loop.orders import Orders
+from edl_allreduce.worker.loop.same_weights import SameWeights
 from edl_allreduce.worker.loop.state import TrainingState
 from edl_allreduce.worker.loop.steps import Trains
 from edl_allreduce.worker.ring.base import Ring
@@ -44,6 +46,8 @@ class Agreement:
     trainer: Trains
     diary: Diary
     checkpoints: Checkpoints | None
+    weights: SameWeights | None = None
+    """Where all ranks must hold the same bits."""
     _begun_from: Path | None = None
 
     def begin_from_checkpoint(self) -> None:
@@ -56,8 +60,9 @@ class Agreement:
         state.step, state.position, state.journal = contents.step, contents.position, contents.journal
         self._begun_from = start.path
 
-    def agree(self, plan: Plan) -> None:
-        """Everybody goes on from the furthest state; it is sent only if somebody does not have it."""
+    def agree(self, plan: Plan) -> str:
+        """Everybody goes on from the furthest state; it is sent only if somebody does not have it. Returns
+        why the job cannot go on, where those who have that state do not hold the same; else nothing."""
         table = self._gather()
         owners = [rank for rank, standing in enumerate(table) if standing.is_agreed]
         if not owners:  # only then: a newcomer to a living ring must not keep it waiting for a disk
@@ -65,6 +70,10 @@ class Agreement:
             table = self._gather()
         root = max(owners or range(len(table)), key=lambda rank: (table[rank].step, -rank))
         furthest = table[root]._replace(is_agreed=1)
+        if self.weights is not None:
+            alike = [rank for rank in owners if table[rank] == furthest]
+            if differs := self.weights.compare_owners(plan, alike, furthest.step):
+                return self._give_up(differs)
         behind = [rank for rank, standing in enumerate(table) if standing != furthest and rank != root]
         if behind:
             leads = int(self.ring.rank == root)
@@ -75,6 +84,13 @@ class Agreement:
         self.state.is_agreed = True
         if self.checkpoints is not None:
             self.checkpoints.forget()
+        return ""
+
+    def _give_up(self, why: str) -> str:
+        """The end of the job is for those to say who hold its state."""
+        if not self.state.is_agreed:
+            raise RingBroken(why)
+        return why
 
     def _gather(self) -> list[Standing]:
         state = self.state
@@ -91,6 +107,8 @@ class Agreement:
             self.trainer.restore(arrays)
             state.step, state.position, state.run = furthest.step, furthest.position, furthest.run
             state.journal = journals.decode(sent.tobytes())
+            if self.weights is not None:
+                self.weights.spoiled = False
             log.info("took the state of rank %d: %d steps (had %d)", root, state.step, before)
 
     def _begin_run(self, root: int) -> None:

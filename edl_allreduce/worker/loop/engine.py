@@ -19,7 +19,7 @@ from edl_allreduce.core.audit import Applied, Begin, Fed, Manifest
 from edl_allreduce.core.goodput import Bucket
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Plan
-from edl_allreduce.core.schedule import Schedule
+from edl_allreduce.core.schedule import Schedule, evened
 from edl_allreduce.errors import NotFinite, RingBroken, StateDiffers
 from edl_allreduce.spec import OnNan
 from edl_allreduce.worker.checkpoint.writer import Checkpoints
@@ -92,8 +92,9 @@ class Engine:
             self.evaluator, self.settings.evaluation_steps, self.callbacks, self.settings.virtual_ranks
         )
         self._feeding = Feeding(self.open_feed, self.orders.seat.uid, self.settings.batch)
+        compared = self._weights if self.settings.virtual_ranks else None
         self._agreement = Agreement(
-            self.state, self.orders, self.ring, self.trainer, self.diary, self.checkpoints
+            self.state, self.orders, self.ring, self.trainer, self.diary, self.checkpoints, compared
         )
 
     def begin_from_checkpoint(self) -> None:
@@ -128,7 +129,7 @@ class Engine:
 
     def _abandoned(self) -> Ending:
         """Nobody will ask for the result any more: what is finished is written all the same."""
-        if not self._finished():
+        if not self._finished() or self._weights.spoiled:
             self._keep_what_may_be_the_last()
             return Ending.ABANDONED
         if self.ring.rank == 0:
@@ -169,7 +170,9 @@ class Engine:
             self.orders.declined(plan, self.state.step)
             return
         try:
-            self._enter(plan, place)
+            if differs := self._enter(plan, place):
+                self._leave_finished(stopped=True, failure=differs)
+                return
             if feed is None or self.state.start_point != expected:
                 _close(feed)
                 feed = self._feeding.open(plan, self.state.start_point)
@@ -185,20 +188,24 @@ class Engine:
         finally:
             _close(feed)
 
-    def _enter(self, plan: Plan, place: StartPoint | None) -> None:
+    def _enter(self, plan: Plan, place: StartPoint | None) -> str:
+        """Returns why the job cannot go on, if so."""
         self.orders.progress.activity = Activity.JOINING
         if not self.orders.entering(plan, place):
             raise RingBroken("a newer plan is on its way")
         self.ring.join(plan, self.orders.seat.uid)
         self._broken = False
         self._pauses.joined()
-        self._agreement.agree(plan)
+        if differs := self._agreement.agree(plan):
+            self.orders.joined(plan.generation, *self.state.start_point)  # who ends it must have been in it
+            return differs
         self._pauses.synced()
         state, rank = self.state, self.ring.rank
         self.diary.write(Begin(plan.generation, state.step, rank, plan.size, state.run))
         if rank == 0:
             self._write_manifest(finished=False)
         self.orders.joined(plan.generation, state.step, state.position)
+        return ""
 
     # ---------------------------------------------------------------------------------------- training
 
@@ -206,7 +213,7 @@ class Engine:
         """Until the ring ends in order."""
         progress = self.orders.progress
         progress.step, progress.position = self.state.start_point
-        self._pace.ring_begins()
+        self._pace.ring_begins(evened(self.ring.rank, plan.size, self.settings.virtual_ranks))
         while not self._finished():
             if self._evaluate_if_due(plan) and self._finished():
                 break

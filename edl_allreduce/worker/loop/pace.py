@@ -23,13 +23,16 @@ class Pace:
         self._began = self._taking = self._met = 0.0
         self._input = 0.0
         self._is_first = False
+        self._evened = 1.0
 
-    def ring_begins(self) -> None:
-        """Shares of records are others now, so what was quick before says nothing.
+    def ring_begins(self, evened: float = 1.0) -> None:
+        """Shares of records are others now, so what was quick before says nothing. `evened`: what makes the
+        time of this rank's share that of an even one; 0 where it has none.
 
         The last known time of a step is told until there are new ones: it is the best guess of how long
         others may wait for a worker. It is not that of the first step, which may trace everything anew.
         """
+        self._evened = evened
         self._steps.clear()
         self._computing.clear()
         self._progress.best_compute_seconds = 0.0
@@ -68,7 +71,7 @@ class Pace:
         if not self._is_first:
             self._steps.append(clock.now() - self._began)
             progress.step_seconds = _median(self._steps)
-        progress.compute_seconds = _median(self._computing)
+        progress.compute_seconds = _median(self._computing) * self._evened
         if len(self._computing) == RECENT_STEPS:
             best = progress.best_compute_seconds or progress.compute_seconds
             progress.best_compute_seconds = min(best, progress.compute_seconds)
