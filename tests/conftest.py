@@ -28,7 +28,7 @@ ZOO = Path(__file__).resolve().parents[1] / "model_zoo"
 
 SLOW = ("training", "tensorflow", "cluster", "controlplane", "search", "programs", "soak")
 """Marks of what `--fast` leaves out."""
-_SLOW_FILE = re.compile(rf"^pytestmark = .*\bmark\.({'|'.join(SLOW)})\b", re.MULTILINE)
+_SLOW_FILE = re.compile(rf"^pytestmark = .*(?:\n    .*)*?\bmark\.({'|'.join(SLOW)})\b", re.MULTILINE)
 STARTS_JOBS = ("launch", "undisturbed")
 """Fixtures whose users must be marked `training`."""
 

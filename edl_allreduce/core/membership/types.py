@@ -45,7 +45,7 @@ class Member:
     has_state: bool = False
     """Holds the model of the job, not just a freshly initialised one."""
     sat_in_ring: bool = False
-    """Had a seat since it last said what it holds: it may have got the model, even if nobody heard it say so."""
+    """Had a seat since it last said what it holds: it may have got the model without being heard."""
     step: int = 0
     entered: bool = False
     """Began to connect to the ring of its generation."""
