@@ -61,9 +61,9 @@ class Small(CaseTwo):
 
 
 def test_jobs_share_a_cluster_with_each_other_and_with_a_service(controlplane, tmp_path):
-    furnish(controlplane, NODES)
     script = Small()
     try:
+        furnish(controlplane, NODES)
         figures = live.perform(controlplane, NODES, "nginx", live.OURS, script, tmp_path, FAST)
     finally:
         remove(controlplane)
@@ -76,4 +76,6 @@ def test_jobs_share_a_cluster_with_each_other_and_with_a_service(controlplane, t
     assert tuple(rows[0]) == COLUMNS
     assert all(float(row["cpu %"]) <= 100 for row in rows)
     reforms = [master.ring.reforms for master in script.stage.masters.values()]
-    assert len(reforms) == 2 and min(reforms) >= 2, "rings were made anew, with nobody lost"
+    assert len(reforms) == 2 and min(reforms) >= 1 and sum(reforms) >= 3, (
+        "rings were made anew, in one process"
+    )
