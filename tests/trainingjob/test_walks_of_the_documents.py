@@ -16,7 +16,7 @@ from tests.trainingjob.conftest import remove
 pytestmark = [pytest.mark.controlplane, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs/kubernetes/edl.md").read_text(), re.M | re.S)
+BLOCKS = re.findall(r"^```bash[^\n]*\n(.*?)^```", (ROOT / "docs/kubernetes/edl.md").read_text(), re.M | re.S)
 ELSEWHERE = ("minikube ", "docker ", "kubectl logs ")
 """Programs that are not here, and a log, which a hollow node does not have."""
 
