@@ -15,7 +15,7 @@ from experiments.nginx import CaseTwo
 from experiments.players import Play
 from tests.trainingjob.conftest import remove
 
-pytestmark = [pytest.mark.controlplane, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.controlplane, pytest.mark.soak, pytest.mark.timeout(300)]
 
 NODES = (Nodes(2, 18),)
 """Room for six workers of five CPUs, wherever the masters are."""
