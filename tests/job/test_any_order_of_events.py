@@ -18,6 +18,7 @@ from edl_allreduce.core import protocol
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.job import inbox
 from edl_allreduce.core.job.lifecycle import FINAL, Phase
+from edl_allreduce.core.job.state import Ring
 from edl_allreduce.testing.scene import OPTIONS, READY, Actor, Scene, Script
 
 CAUSES = st.sampled_from([Cause.DISRUPTED, Cause.CRASHED, Cause.OUT_OF_MEMORY, Cause.FINISHED, Cause.INVALID])
@@ -194,7 +195,11 @@ class AnyOrder(RuleBasedStateMachine):
         if not scene.over:  # nobody may start workers here: then it says what it waits for
             nobody_starts = not scene.state.options.relaunch or scene.state.options.num_workers == 0
             assert nobody_starts, scene.story()
-            assert len(scene.alive) < max(1, scene.state.options.min_workers), scene.story()
+            work = scene.state.work
+            members = work.members.members.values() if isinstance(work, Ring) else ()
+            leaving = {m.seat.worker_id for m in members if m.draining}
+            staying = set(scene.alive) - leaving
+            assert len(staying) < max(1, scene.state.options.min_workers), scene.story()
             assert scene.phase in (Phase.STARTING, Phase.WAITING, Phase.WORKING, Phase.TRAINING)
             scene.give(inbox.KillAll())
         assert scene.phase in FINAL and scene.over
