@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from edl_allreduce.cli.autoscale import drawing
+from edl_allreduce.cli.autoscale import drawing, figures
 from edl_allreduce.core.autoscale import Policy, Rule
 from edl_allreduce.core.autoscale.replay import Outcome, Setting, Summary, replay, summary
 from edl_allreduce.core.autoscale.workloads import BadWorkload, Submission, generate, read
@@ -100,20 +100,7 @@ def _text(
         f"{', '.join(workloads)}: {jobs} jobs, {setting.slots} slots, pause {setting.pause:g} s, "
         f"start-up {setting.start_up:g} s, speeds learned\n\n"
     )
-    rows: list[list[object]] = [
-        [
-            one.policy,
-            f"{one.mean_completion:,.0f} s",
-            f"{one.median_completion:,.0f} s",
-            f"{one.p99_completion:,.0f} s",
-            f"{one.mean_pending:,.0f} s",
-            f"{one.utilisation:.1%}",
-            f"{one.worst_unfairness:,.2f}",
-            f"{one.jain:.3f}",
-            f"{one.resizes:.1f}",
-        ]
-        for one in found
-    ]
+    rows: list[list[object]] = [list(figures(one)) for one in found]
     if public:
         rows += [[name, mean, "", "", "", "", worst, "", ""] for name, (mean, worst) in PUBLISHED.items()]
     columns = ("", "mean", "median", "p99", "pending", "in use", "worst fairness", "Jain", "resizes per job")

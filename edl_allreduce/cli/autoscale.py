@@ -214,6 +214,21 @@ def _check_figure(path: Path) -> None:
 # ----------------------------------------------------------------------------------------------- the answer
 
 
+def figures(one: Summary) -> tuple[str, ...]:
+    """A row of a table: the policy, then completion times, waiting, load, fairness and resizes."""
+    return (
+        one.policy,
+        f"{one.mean_completion:,.0f} s",
+        f"{one.median_completion:,.0f} s",
+        f"{one.p99_completion:,.0f} s",
+        f"{one.mean_pending:,.0f} s",
+        f"{one.utilisation:.1%}",
+        f"{one.worst_unfairness:,.2f}",
+        f"{one.jain:.3f}",
+        f"{one.resizes:.1f}",
+    )
+
+
 def _show(workloads: Mapping[str, Sequence[Submission]], setting: Setting, found: Sequence[Summary]) -> None:
     what = ", ".join(outside.name(Path(name).name) for name in workloads)
     jobs = sum(len(jobs) for jobs in workloads.values())
@@ -224,18 +239,7 @@ def _show(workloads: Mapping[str, Sequence[Submission]], setting: Setting, found
     for column in columns:
         table.add_column(column, justify="right")
     for one in found:
-        table.add_row(
-            one.policy,
-            f"{one.mean_completion:,.0f} s",
-            f"{one.median_completion:,.0f} s",
-            f"{one.p99_completion:,.0f} s",
-            f"{one.mean_pending:,.0f} s",
-            f"{one.utilisation:.1%}",
-            f"{one.worst_unfairness:,.2f}",
-            f"{one.jain:.3f}",
-            f"{one.resizes:.1f}",
-            duration(one.makespan),
-        )
+        table.add_row(*figures(one), duration(one.makespan))
     console = outside.console()
     console.print(
         f"{what}: {jobs} jobs, {setting.slots} slots, pause {setting.pause:g} s, "

@@ -14,7 +14,7 @@ from edl_allreduce import files
 from edl_allreduce.errors import UsageError
 from edl_allreduce.worker.fit.memory import Memory
 from edl_allreduce.worker.fit.trainer import plain
-from edl_allreduce.worker.keras.callbacks import NEVER_CALLED
+from edl_allreduce.worker.keras.callbacks import complaint, overrides
 from edl_allreduce.worker.keras.private import choose_direction
 from edl_allreduce.worker.loop.journal import Journal
 
@@ -38,25 +38,10 @@ ROW = "epoch/"
 def check(callbacks: Sequence[Any]) -> None:
     """Raises UsageError for the first one that cannot work."""
     for callback in callbacks:
-        name = type(callback).__name__
         if not isinstance(callback, keras.callbacks.Callback):
-            raise UsageError(f"callbacks: expected Keras callbacks, got a {name}.")
-        if name in UNFIT and type(callback).__module__.startswith("keras"):
-            raise UsageError(
-                f"the callback {name} cannot work in elastic.fit, where workers come and go; use "
-                f"{UNFIT[name]} instead."
-            )
-        for hook in NEVER_CALLED:
-            if _has(callback, hook):
-                raise UsageError(
-                    f"the callback {name} has {hook}(), which would never be called: the validation is "
-                    "spread over all workers. Use on_test_begin or on_test_end."
-                )
-
-
-def _has(callback: Any, hook: str) -> bool:
-    base = keras.callbacks.Callback
-    return hook in vars(callback) or getattr(type(callback), hook) is not getattr(base, hook)
+            raise UsageError(f"callbacks: expected Keras callbacks, got a {type(callback).__name__}.")
+        if why := complaint(callback, UNFIT, "in elastic.fit"):
+            raise UsageError(f"{why}.")
 
 
 class _Saving:
@@ -112,7 +97,7 @@ class FitCallbacks:
         self._verbose = verbose
         self._leads = leads
         self._anybody = anybody
-        self._tells_batches = any(_has(c, hook) for c in callbacks for hook in BATCH_END)
+        self._tells_batches = any(overrides(c, hook) for c in callbacks for hook in BATCH_END)
         self.journal: Callable[[], Journal] = Journal
         """How the engine's journal is at the moment."""
         self.validates: Callable[[], bool] = lambda: False

@@ -7,7 +7,7 @@ conclusion; what one of ours remembers travels in the journal to newcomers and i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -62,25 +62,37 @@ NEVER_CALLED = ("on_test_batch_begin", "on_test_batch_end")
 """The batches of an evaluation are spread over the ranks: there is no first and no last one."""
 
 
+def overrides(callback: Any, hook: str) -> bool:
+    base = keras.callbacks.Callback
+    return hook in vars(callback) or getattr(type(callback), hook) is not getattr(base, hook)
+
+
+def complaint(callback: Any, unfit: Mapping[str, str], where: str) -> str:
+    """Why it cannot work, and what can; empty where it does."""
+    name = type(callback).__name__
+    if name in unfit and type(callback).__module__.startswith("keras"):
+        return (
+            f"the callback {name} cannot work {where}, where workers come and go; use {unfit[name]} instead"
+        )
+    for hook in NEVER_CALLED:
+        if overrides(callback, hook):
+            return (
+                f"the callback {name} has {hook}(), which would never be called: an evaluation is spread "
+                "over all workers. Use on_test_begin or on_test_end"
+            )
+    return ""
+
+
 class Callbacks:
     """The callbacks of one job on one rank."""
 
     def __init__(self, callbacks: Sequence[Any], path: str = "") -> None:
         for callback in callbacks:
-            name = type(callback).__name__
             if not isinstance(callback, keras.callbacks.Callback):
+                name = type(callback).__name__
                 raise ModelError(f"{path}: callbacks() must return Keras callbacks, got a {name}")
-            if name in UNFIT and type(callback).__module__.startswith("keras"):
-                raise ModelError(
-                    f"{path}: the callback {name} cannot work here, where workers come and go; "
-                    f"use {UNFIT[name]} instead"
-                )
-            for hook in NEVER_CALLED:
-                if getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook):
-                    raise ModelError(
-                        f"{path}: the callback {name} has {hook}(), which would never be called: an "
-                        "evaluation is spread over all workers. Use on_test_begin or on_test_end."
-                    )
+            if why := complaint(callback, UNFIT, "here"):
+                raise ModelError(f"{path}: {why}")
         self._stoppers = [c for c in callbacks if isinstance(c, keras.callbacks.EarlyStopping)]
         self._plain = [c for c in callbacks if c not in self._stoppers]
         restoring = [place for place, s in enumerate(self._stoppers) if s.restore_best_weights]
