@@ -8,7 +8,7 @@ from dataclasses import replace
 from edl_allreduce.cluster.kubernetes import manifests
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.spec import JobSpec
-from edl_allreduce.spec.job import RestartPolicy
+from edl_allreduce.spec.choices import RestartPolicy
 
 MASTER_GRACE = 10
 """Seconds between SIGTERM and SIGKILL: it leaves at once, and while it leaves no other has its name."""

@@ -1,20 +1,19 @@
 """The job: every flag declared once, parsed once, checked once."""
 
-from edl_allreduce.spec.flags import ParsedJob, parse_job, to_argv
-from edl_allreduce.spec.job import (
+from edl_allreduce.spec.choices import (
     CleanPodPolicy,
-    Command,
     ElasticBatch,
     ImagePullPolicy,
-    JobSpec,
     JobType,
     LogLevel,
     MixedPrecision,
     OnNan,
     RestartPolicy,
     Strategy,
-    job_directory,
 )
+from edl_allreduce.spec.declare import Command
+from edl_allreduce.spec.flags import ParsedJob, parse_job, to_argv
+from edl_allreduce.spec.job import JobSpec, job_directory
 
 __all__ = [
     "CleanPodPolicy",

@@ -82,3 +82,9 @@ def flag_of(field: dataclasses.Field[Any]) -> Flag:
     info = field.metadata[_KEY]
     assert isinstance(info, Flag)
     return info
+
+
+def flags_of(kind: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    """All fields of a dataclass of flags, heading by heading, whichever of its bases declares them."""
+    headings = list(Group)
+    return tuple(sorted(dataclasses.fields(kind), key=lambda field: headings.index(flag_of(field).group)))

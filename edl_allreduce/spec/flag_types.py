@@ -5,10 +5,9 @@ python -m edl_allreduce.spec.flag_types > edl_allreduce/spec/submit_flags.py
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 
-from edl_allreduce.spec.declare import Command, flag_of
+from edl_allreduce.spec.declare import Command, flag_of, flags_of
 from edl_allreduce.spec.job import JobSpec
 
 HEAD = '''"""Arguments of `api.submit`: the flags of `elasticdl train`. Written by `spec.flag_types`."""
@@ -33,7 +32,7 @@ WIDTH = 106
 def text() -> str:
     """The module `submit_flags`."""
     parts = [HEAD]
-    for field in dataclasses.fields(JobSpec):
+    for field in flags_of(JobSpec):
         info = flag_of(field)
         if Command.TRAIN in info.commands:
             kind = PLAIN.get(str(field.type), "str | PathLike[str]")

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import validate
-from edl_allreduce.spec.declare import Command, Flag, Group, flag_of
-from edl_allreduce.spec.job import JobSpec, Strategy
+from edl_allreduce.spec.choices import Strategy
+from edl_allreduce.spec.declare import Command, Flag, Group, flag_of, flags_of
+from edl_allreduce.spec.job import JobSpec
 from edl_allreduce.spec.legacy import LEGACY, PARAMETER_SERVER_STRATEGIES, Kind, LegacyFlag
 from edl_allreduce.spec.words import Parser, nearest
 
@@ -30,7 +31,7 @@ _FALSE: Final = frozenset({"false", "no", "f", "n"})
 # What argparse stores for a boolean flag without a value; no user can type it, because argv holds no NUL.
 _BARE: Final = "\0"
 
-_FIELDS: Final[Mapping[str, dataclasses.Field[Any]]] = {f.name: f for f in dataclasses.fields(JobSpec)}
+_FIELDS: Final[Mapping[str, dataclasses.Field[Any]]] = {f.name: f for f in flags_of(JobSpec)}
 
 _PROGRAMS: Final = {
     Command.TRAIN: "elasticdl train",

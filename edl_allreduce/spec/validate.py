@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from edl_allreduce.spec.choices import ElasticBatch, OnNan, Strategy
 from edl_allreduce.spec.declare import Command, Group, flag_of
-from edl_allreduce.spec.job import ElasticBatch, JobSpec, OnNan, Strategy
+from edl_allreduce.spec.job import JobSpec
 from edl_allreduce.spec.typed import TYPED, problem_of
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")

@@ -16,8 +16,9 @@ from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.spec import JobSpec, to_argv
 from edl_allreduce.spec.adaptation import Piece
+from edl_allreduce.spec.choices import RestartPolicy
+from edl_allreduce.spec.cluster_flags import DASHBOARD_PORT, DOCUMENTED_PORT
 from edl_allreduce.spec.declare import Command, Group, flag_of
-from edl_allreduce.spec.job import DASHBOARD_PORT, DOCUMENTED_PORT, RestartPolicy
 from edl_allreduce.spec.params import Toleration
 from edl_allreduce.spec.typed import Resources
 from edl_allreduce.spec.volumes import Claim

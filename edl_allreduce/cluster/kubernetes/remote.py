@@ -28,7 +28,7 @@ from edl_allreduce.core.protocol import Ask
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ApiRefused, ClusterError, MasterUnreachable, UsageError
 from edl_allreduce.reading import UNDECODABLE
-from edl_allreduce.spec.job import DOCUMENTED_PORT
+from edl_allreduce.spec.cluster_flags import DOCUMENTED_PORT
 
 log = logging.getLogger(__name__)
 

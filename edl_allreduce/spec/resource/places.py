@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from edl_allreduce.spec.declare import Group, flag_of
+from edl_allreduce.spec.declare import Group, flag_of, flags_of
 from edl_allreduce.spec.job import JobSpec
 
-FIELDS: Final[Mapping[str, dataclasses.Field[Any]]] = {f.name: f for f in dataclasses.fields(JobSpec)}
+FIELDS: Final[Mapping[str, dataclasses.Field[Any]]] = {f.name: f for f in flags_of(JobSpec)}
 
 SECTIONS: Final[Mapping[Group, tuple[str, ...]]] = {
     Group.JOB: (),
