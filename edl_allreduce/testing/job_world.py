@@ -21,7 +21,7 @@ from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.job.state import JobOptions, JobState, Ring, begin
 from edl_allreduce.core.membership import types as m
 from edl_allreduce.core.protocol import Seat
-from edl_allreduce.testing.world import TICKS, Doing, Life, Worker, World
+from edl_allreduce.testing.world import TICKS, Doing, Life, Worker, World, properties
 
 MOST_WORKERS = 40
 """More of them in one job mean that workers are started again and again."""
@@ -96,7 +96,7 @@ class JobWorld(World):
         self._check_stop(before)
         for uid in self.job.gone - before.gone:
             assert isinstance(before.work, Ring)
-            self._check_holder(before.work.members, uid)
+            properties.check_holder(self, before.work.members, uid)
         for effect in effects:
             self._carry_out(effect)
 
@@ -106,7 +106,7 @@ class JobWorld(World):
                 uid, number = self.connections[link]
                 w = self.workers[uid]
                 if isinstance(message, protocol.Evicted):
-                    self._check_eviction(uid, message.reason)
+                    properties.check_eviction(self, uid, message.reason)
                 if w.attended and w.machine.link == number and w.life is not Life.DEAD:
                     self._put(replace(w, inbox=(*w.inbox, message)))
             case inbox.HangUp(link):
@@ -202,7 +202,7 @@ class JobWorld(World):
         return (verb for verb in super()._verbs(w) if verb != "give up")
 
     def _do_follow(self, w: Worker) -> None:
-        match self._pending(w):
+        match self.pending(w):
             case protocol.Export():
                 w = self._happens(w, happens.TookOrder())
                 self._happens(w, happens.Said(protocol.Exported("model")))
@@ -236,7 +236,7 @@ class JobWorld(World):
         stopped = self.job.phase is Phase.STOPPED and before.phase is not Phase.STOPPED
         if not stopped or "interrupted" in self.job.reason or self.job.ending.path:
             return
-        lives = [w.uid for w in self.workers.values() if self._could_go_on(w) and not self._news_of(w)]
+        lives = [w.uid for w in self.workers.values() if self.could_go_on(w) and not self._news_of(w)]
         lives = [uid for uid in lives if uid not in self.job.gone and self.workers[uid].step > 0]
         assert not lives, f"stopped without a result, although {lives} holds the model"
 

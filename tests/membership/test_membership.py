@@ -9,7 +9,8 @@ import said
 
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.deadlines import Deadlines
-from edl_allreduce.core.membership.machine import RESTART_GAP, handle, validate
+from edl_allreduce.core.membership.invariants import validate
+from edl_allreduce.core.membership.machine import RESTART_GAP, handle
 from edl_allreduce.core.membership.types import (
     Abort,
     Action,

@@ -8,7 +8,7 @@ from edl_allreduce.core import events, protocol
 from edl_allreduce.core.job.inbox import Effect, Launch, Over, Send, Tell
 from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.job.state import JobState, Queue, Ring
-from edl_allreduce.core.membership import machine as membership_machine
+from edl_allreduce.core.membership import invariants as membership
 
 
 def validate(before: JobState, after: JobState, effects: Sequence[Effect]) -> None:
@@ -18,7 +18,7 @@ def validate(before: JobState, after: JobState, effects: Sequence[Effect]) -> No
     _streams(after, effects)
     match after.work:
         case Ring(members):
-            membership_machine.validate(members)
+            membership.validate(members)
         case Queue(tasks=tasks, waiting=waiting, away=away):
             if tasks is not None:
                 tasks.validate()

@@ -36,8 +36,8 @@ from edl_allreduce.core.job.inbox import (
 from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.job.state import Checkpoint, JobState, Peer, Queue, Ring
 from edl_allreduce.core.job.turn import Turn, line
-from edl_allreduce.core.membership import machine as membership_machine
 from edl_allreduce.core.membership import types as membership
+from edl_allreduce.core.membership.hearing import PROOF
 
 TICK_SECONDS = 0.1
 """How often time is told."""
@@ -299,7 +299,7 @@ def _pulse(turn: Turn, uid: str, peer: Peer, message: protocol.Pulse) -> None:
         return
     if message.generation:  # 0: in no ring
         _is_at(turn, message.generation, message.step, message.position, message.loss)
-    trains = peer.joined_at is not None and message.step >= peer.joined_at + membership_machine.PROOF
+    trains = peer.joined_at is not None and message.step >= peer.joined_at + PROOF
     if trains and message.generation == ring.generation_of(turn.state):
         keeping.proved(turn, peer.worker_id)
 
@@ -444,7 +444,7 @@ def _noted(turn: Turn, worker_id: int, note: protocol.Note) -> None:
         if (note.kind, note.text) not in turn.state.told_once:
             turn.change(told_once=turn.state.told_once | {(note.kind, note.text)})
             turn.tell(events.Noted(note.kind, note.text))
-    elif note.kind == events.TrainingResumed.kind:
+    elif note.kind is protocol.NoteKind.RESUME:
         turn.tell(events.TrainingResumed(worker_id, note.text))
     else:
         turn.tell(events.Noted(note.kind, note.text, worker_id))

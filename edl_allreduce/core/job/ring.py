@@ -12,6 +12,7 @@ from edl_allreduce.core.job.state import JobState, Ring, Waiting
 from edl_allreduce.core.job.turn import Turn
 from edl_allreduce.core.membership import machine
 from edl_allreduce.core.membership import types as membership
+from edl_allreduce.core.membership.hearing import PROOF
 from edl_allreduce.core.membership.types import Member, Standing
 
 TELL_WAITING_SECONDS = 1.0
@@ -86,7 +87,7 @@ def joined(turn: Turn, message: protocol.Joined) -> None:
     if message.generation <= progress.joined:
         return
     lost = progress.reached - message.step
-    if lost > machine.PROOF:  # less is what a worker that died may have been ahead
+    if lost > PROOF:  # less is what a worker that died may have been ahead
         turn.tell(events.StepsSetBack(message.generation, progress.reached, message.step))
         redo = max(progress.redo_until, progress.reached)
         turn.progress(set_back=progress.set_back + lost, reached=message.step, redo_until=redo)
