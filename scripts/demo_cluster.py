@@ -24,7 +24,8 @@ from edl_allreduce import outside
 from edl_allreduce.cli.status import current
 from edl_allreduce.cluster.kubernetes.finding import find_job
 from edl_allreduce.cluster.kubernetes.remote import ClusterJob
-from edl_allreduce.core.events import RingPlanned, RingReformed, from_data
+from edl_allreduce.core.event_data import from_data
+from edl_allreduce.core.events import RingPlanned, RingReformed
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import EdlError

@@ -14,7 +14,7 @@ from edl_allreduce.cli.asking import job_parser, resolve_job
 from edl_allreduce.cli.dashboard import state_of
 from edl_allreduce.cli.status import current
 from edl_allreduce.cluster.known import KnownJob
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import EdlError
@@ -68,7 +68,7 @@ def data_of(job: KnownJob) -> bytes:
 
 def left_behind(job: KnownJob, history: Sequence[EventRecord]) -> JobStatus:
     """Of a job whose master was killed: what its history tells."""
-    told = [event for record in history if (event := events.from_data(record.event)) is not None]
+    told = [event for record in history if (event := event_data.from_data(record.event)) is not None]
     plans = [event for event in told if isinstance(event, events.RingPlanned)]
     measured = [event for event in told if isinstance(event, events.ModelEvaluated)]
     steps = [

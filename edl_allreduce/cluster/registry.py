@@ -32,7 +32,7 @@ import msgspec
 from edl_allreduce import clock, files
 from edl_allreduce.cluster.known import Address, read_event
 from edl_allreduce.cluster.processes import process_ticks
-from edl_allreduce.core.protocol import WARNING
+from edl_allreduce.core.protocol import NoteKind
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import UsageError
 from edl_allreduce.reading import UNDECODABLE, small_file
@@ -281,7 +281,7 @@ def _new_lines(name: str, path: Path, printed: dict[str, int]) -> list[str]:
 
 def _unreadable(before: EventRecord, what: str) -> EventRecord:
     """In the place of an event."""
-    return EventRecord(before.serial + 1, before.wall, WARNING, f"{what} cannot be read")
+    return EventRecord(before.serial + 1, before.wall, NoteKind.WARNING, f"{what} cannot be read")
 
 
 def _spec_of(address: Address) -> JobSpec:

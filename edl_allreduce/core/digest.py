@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.status import EventRecord
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -51,7 +51,7 @@ def _alike(one: EventRecord, other: EventRecord) -> bool:
 def _theme(record: EventRecord) -> tuple[object, ...]:
     """What must be the same for two to be told together: all but the worker."""
     facts = record.event
-    kind = facts.get(events.TYPE, "")
+    kind = facts.get(event_data.TYPE, "")
     if kind == events.RingReformed.__name__:
         return kind, facts.get("generation")
     if kind == events.WorkerConnected.__name__:
@@ -69,7 +69,7 @@ def _together(group: Sequence[EventRecord]) -> Line:
     if len(ids) != len(group) or events.NOBODY in ids:
         return Line(first.wall, first.kind, f"{first.text} ({len(group)} times)", first.event)
     workers = f"workers {', '.join(str(i) for i in sorted(set(ids)))}"
-    last = events.from_data(max(group, key=_pause).event)
+    last = event_data.from_data(max(group, key=_pause).event)
     match last:
         case events.RingReformed():
             text = f"{workers} go on in generation {last.generation} after {last.pause:.3f} s"
@@ -88,7 +88,7 @@ def _together(group: Sequence[EventRecord]) -> Line:
 
 
 def _pause(record: EventRecord) -> float:
-    event = events.from_data(record.event)
+    event = event_data.from_data(record.event)
     return event.pause if isinstance(event, events.RingReformed) else 0.0
 
 

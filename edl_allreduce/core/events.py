@@ -1,24 +1,22 @@
 """What can happen to a job: a closed set of kinds, each with its facts and a sentence about them.
 
-The facts are data (`data`, `from_data`), so nothing has to be read back out of a sentence. `kind` is the word
-that people see and filter by; two kinds of facts may share one.
+The facts are data (`event_data`), so nothing has to be read back out of a sentence. `kind` is the word that
+people see and filter by; two kinds of facts may share one.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, get_args
+from typing import ClassVar, Final
 
-from edl_allreduce.core import goodput, protocol
+from edl_allreduce.core import goodput
+from edl_allreduce.core.protocol import NoteKind
 
 NOBODY: Final = -1
 """In the place of a worker's number: it is about the whole job."""
 
 ANOMALY: Final = "anomaly"
-WARNING: Final = protocol.WARNING
 
 
 # -------------------------------------------------------------------------------- the life of one worker
@@ -146,7 +144,7 @@ class WorkerQuickAgain:
 class TrainingResumed:
     """`how`: in the words of the worker that read the checkpoint."""
 
-    kind: ClassVar[str] = "resume"
+    kind: ClassVar[str] = NoteKind.RESUME
     worker_id: int
     how: str
 
@@ -298,7 +296,7 @@ class CheckpointWritten:
 
 @dataclass(frozen=True)
 class CheckpointMissing:
-    kind: ClassVar[str] = WARNING
+    kind: ClassVar[str] = NoteKind.WARNING
     worker_id: int
     step: int
     path: str
@@ -325,7 +323,7 @@ class ModelEvaluated:
 class RecordsLeftOut:
     """Records that cannot be read: `data` says of which data, `summary` which and how many so far."""
 
-    kind: ClassVar[str] = WARNING
+    kind: ClassVar[str] = NoteKind.WARNING
     worker_id: int
     data: str
     records: tuple[int, ...]
@@ -364,7 +362,7 @@ class TasksGivenAgain:
 class Noted:
     """In the words of a worker, of the cluster, or of the master's shell."""
 
-    kind: str
+    kind: NoteKind
     words: str
     worker_id: int = NOBODY
 
@@ -475,28 +473,6 @@ Event = (
     | JobWaits | JobScaled | JobStops | TrainingFinished | TimeAccounted | JobEnded | Anomaly
 )  # fmt: skip
 
-_CLASSES: Final[Mapping[str, type[Any]]] = {made.__name__: made for made in get_args(Event)}
-TYPE: Final = "type"
-
-
-def data(event: Event) -> dict[str, Any]:
-    """The facts as JSON knows them: the class under `type`, then its fields."""
-    fields = {part.name: _plain(getattr(event, part.name)) for part in dataclasses.fields(event)}
-    return {TYPE: type(event).__name__, **fields}
-
-
-def from_data(facts: Mapping[str, Any]) -> Event | None:
-    """The event again; None where another version wrote what this one does not know."""
-    made = _CLASSES.get(str(facts.get(TYPE)))
-    if made is None:
-        return None
-    try:
-        fields = [part for part in dataclasses.fields(made) if part.name in facts]
-        event: Event = made(**{part.name: _typed(str(part.type), facts[part.name]) for part in fields})
-    except (TypeError, ValueError):
-        return None
-    return event
-
 
 def workers_of(event: Event) -> frozenset[int]:
     """The workers that this event is about; empty when it is about the whole job."""
@@ -505,31 +481,3 @@ def workers_of(event: Event) -> frozenset[int]:
             return frozenset(workers)
     worker_id = getattr(event, "worker_id", NOBODY)
     return frozenset() if worker_id == NOBODY else frozenset({worker_id})
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case tuple():
-            return [_plain(part) for part in value]
-        case Mapping():
-            return {str(key): _plain(part) for key, part in value.items()}
-        case float() if not math.isfinite(value):
-            return str(value)  # JSON knows neither
-    return value
-
-
-def _typed(kind: str, value: Any) -> Any:
-    match kind:
-        case "int":
-            return int(value)
-        case "float":
-            return float(value)
-        case "str":
-            return str(value)
-        case "bool":
-            return bool(value)
-        case "tuple[int, ...]":
-            return tuple(int(part) for part in value)
-        case "Mapping[str, float]":
-            return {str(name): float(part) for name, part in dict(value).items()}
-    raise TypeError(f"no field of an event has the type {kind}")

@@ -6,6 +6,7 @@ kernel closes it when the process dies.
 
 from __future__ import annotations
 
+import enum
 import math
 from dataclasses import dataclass, field
 
@@ -15,9 +16,6 @@ from edl_allreduce.version import __version__
 
 PROTOCOL = 6
 """Grows when master and worker of two versions could not understand each other."""
-
-WARNING = "warning"
-"""The kind of notes and events that people must not overlook."""
 
 
 @dataclass(frozen=True)
@@ -222,15 +220,30 @@ class Concluded:
     path: str
 
 
-NOTICE, NAN = "notice", "nan"
-"""Kinds of notes that are about the job, whoever says it."""
+class NoteKind(enum.StrEnum):
+    """What a note is about: the word by which people filter events."""
+
+    WARNING = "warning"
+    """Must not be overlooked."""
+    NOTICE = "notice"
+    NAN = "nan"
+    """The loss of a step is not finite."""
+    EDITED = "edited"
+    """Files of the model are not what they were when the job began."""
+    RESUME = "resume"
+    """Where training goes on."""
+    TASKS = "tasks"
+    POD = "pod"
+    """Why a pod does not start."""
+    STOP = "stop"
+    CONTROLLER = "controller"
 
 
 @dataclass(frozen=True)
 class Note:
     """Something that people should know about this worker; becomes an event of the job."""
 
-    kind: str
+    kind: NoteKind
     text: str
     once: bool = False
     """Every worker says the same: the first who says it counts."""

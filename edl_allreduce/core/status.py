@@ -47,7 +47,7 @@ class EventRecord:
     kind: str
     text: str
     event: dict[str, Any] = field(default_factory=dict)
-    """The facts; `core.events.from_data` makes the event of them again."""
+    """The facts; `core.event_data.from_data` makes the event of them again."""
 
 
 @dataclass(frozen=True)

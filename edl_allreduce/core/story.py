@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.status import EventRecord
 
 
@@ -14,7 +14,7 @@ def story(history: Iterable[EventRecord], worker_id: int) -> list[EventRecord]:
     found: list[EventRecord] = []
     seated = gone = False
     for record in history:
-        event = events.from_data(record.event)
+        event = event_data.from_data(record.event)
         if event is None:
             continue
         about = worker_id in events.workers_of(event)
@@ -48,7 +48,7 @@ def lives(history: Iterable[EventRecord]) -> list[Life]:
     """Every worker of a job, by number."""
     known: dict[int, Life] = {}
     for record in history:
-        event = events.from_data(record.event)
+        event = event_data.from_data(record.event)
         for worker_id in sorted(events.workers_of(event)) if event is not None else ():
             life = known.get(worker_id) or Life(worker_id, record.wall)
             known[worker_id] = _lived(life, event, record.wall)

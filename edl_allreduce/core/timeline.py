@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.goodput import ReformCause, reform_cause
 from edl_allreduce.core.status import EventRecord
 
@@ -142,7 +142,7 @@ class Timeline:
 
     def add(self, record: EventRecord) -> None:
         """The next event, in the order of their numbers."""
-        event = events.from_data(record.event)
+        event = event_data.from_data(record.event)
         self._serial = record.serial
         if event is not None:
             self._take(event, record.wall)

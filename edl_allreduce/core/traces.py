@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.status import EventRecord
 
 PHASES = ("notice", "plan", "join", "sync", "first_step")
@@ -40,7 +40,7 @@ class Traces:
 
     def take(self, record: EventRecord) -> Iterator[Span]:
         """The re-forms that are known as a whole now."""
-        event = events.from_data(record.event)
+        event = event_data.from_data(record.event)
         match event:
             case events.RingPlanned():
                 yield from self._close()

@@ -26,7 +26,7 @@ from edl_allreduce.contract import EXIT_FAILED, EXIT_INTERRUPTED, JOB_TOKEN, MAS
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import JobOptions, Result
-from edl_allreduce.core.protocol import Command
+from edl_allreduce.core.protocol import Command, NoteKind
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master import inheritance, outlet, report
@@ -264,7 +264,7 @@ class LocalJob:
                     f"{self.directory} can no longer be written ({error.strerror}); `elasticdl status` and "
                     "`elasticdl events` will not know everything"
                 )
-                self.job.note("notice", self.trouble)
+                self.job.note(NoteKind.NOTICE, self.trouble)
 
     def _audit(self) -> str:
         if self._judge is None or not self.spec.audit_dir:
@@ -330,7 +330,7 @@ class LocalJob:
         self._interrupts += 1
         if self._interrupts == 1:
             self.job.stop("interrupted")
-            self.job.note("stop", "once more (Ctrl-C or SIGTERM) kills the workers")
+            self.job.note(NoteKind.STOP, "once more (Ctrl-C or SIGTERM) kills the workers")
         else:
             self.job.kill_all()
 

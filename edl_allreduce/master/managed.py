@@ -18,7 +18,7 @@ from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.cluster.kubernetes.watching import Changed, Listed, Lister, Removed, Seen, Watcher
 from edl_allreduce.core.controller import account, mail
 from edl_allreduce.core.controller.mail import Orders, Progress
-from edl_allreduce.core.protocol import Command, Scale
+from edl_allreduce.core.protocol import Command, NoteKind, Scale
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import ClusterError, UsageError
 
@@ -55,7 +55,7 @@ class Commanded(Protocol):
 
     def stop(self, reason: str) -> None: ...
 
-    def note(self, kind: str, text: str) -> None: ...
+    def note(self, kind: NoteKind, text: str) -> None: ...
 
 
 class Mailbox:
@@ -144,7 +144,7 @@ class Mailbox:
             try:
                 self._job.scale(orders.workers, orders.leaving)
             except UsageError as error:
-                self._job.note("controller", f"the controller wants {orders.workers} workers: {error}")
+                self._job.note(NoteKind.CONTROLLER, f"the controller wants {orders.workers} workers: {error}")
                 return
             self._wanted(orders.workers)
 

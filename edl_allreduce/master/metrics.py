@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector
 
 from edl_allreduce import outside
 from edl_allreduce.clock import SYSTEM, Clock
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.goodput import Bucket, ReformCause
 from edl_allreduce.core.job.lifecycle import Phase
@@ -182,7 +182,7 @@ class Metrics(Collector):
 
     def told(self, record: EventRecord) -> None:
         """Something happened."""
-        event = events.from_data(record.event)
+        event = event_data.from_data(record.event)
         if event is not None:
             self.counts.take(event, record.wall)
 

@@ -16,7 +16,7 @@ from typing import Any
 from edl_allreduce import outside
 from edl_allreduce.clock import SYSTEM, Clock
 from edl_allreduce.cluster.base import Cluster, Found
-from edl_allreduce.core import events, protocol, rendezvous
+from edl_allreduce.core import event_data, events, protocol, rendezvous
 from edl_allreduce.core.job import inbox, inheritance, keeping, machine, queries, ring, state
 from edl_allreduce.core.job.inheritance import Inheritance
 from edl_allreduce.core.job.lifecycle import FINAL
@@ -138,7 +138,7 @@ class JobShell:
         """It goes on after an earlier master whose workers are gone; call before `run`."""
         self._tell(events.MasterReturned(), quiet=False)
 
-    def note(self, kind: str, text: str) -> None:
+    def note(self, kind: protocol.NoteKind, text: str) -> None:
         """Something that people should know."""
         self.deliver(inbox.Note(kind, text))
 
@@ -322,10 +322,10 @@ class JobShell:
             log.debug("%s: %s", kind, text)
             return
         self._serial += 1
-        facts = outside.facts(events.data(event))
+        facts = outside.facts(event_data.to_data(event))
         record = EventRecord(self._serial, self._clock.wall(), kind, text, facts)
         self._events = [*self._events[-LAST_EVENTS + 1 :], record]
-        level = logging.WARNING if kind in (events.WARNING, events.ANOMALY) else logging.INFO
+        level = logging.WARNING if kind in (protocol.NoteKind.WARNING, events.ANOMALY) else logging.INFO
         log.log(level, "%s: %s", kind, text)
         with self._harmless:
             self._on_event(record)

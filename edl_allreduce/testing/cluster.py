@@ -7,6 +7,7 @@ import asyncio
 from edl_allreduce.cluster.base import DryRun, Found, News
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.job.inbox import Ended, Note
+from edl_allreduce.core.protocol import NoteKind
 from edl_allreduce.core.status import WorkerFacts
 
 
@@ -32,7 +33,7 @@ class FakeCluster:
         self.running.discard(worker_id)
         self._news.put_nowait(Ended(worker_id, cause, text))
 
-    def note(self, kind: str, text: str) -> None:
+    def note(self, kind: NoteKind, text: str) -> None:
         self._news.put_nowait(Note(kind, text))
 
     # ----------------------------------------------------------------------------------- what masters do

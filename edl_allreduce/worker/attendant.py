@@ -26,7 +26,7 @@ from edl_allreduce.core.attendance.state import NextOrder, Pulled, State
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.goodput import Bucket
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.protocol import Plan, Seat
+from edl_allreduce.core.protocol import NoteKind, Plan, Seat
 from edl_allreduce.errors import MasterUnreachable
 from edl_allreduce.worker.loop.orders import Progress, StartPoint
 from edl_allreduce.worker.ring.base import Ring
@@ -296,7 +296,7 @@ class Attendant:
                 log.warning("%s is gone; training goes on, trying to reach it", where)
             case events.Anomaly(text):
                 log.error("this cannot happen: %s", text)
-                self._put(events.Said(protocol.Note(protocol.WARNING, f"this cannot happen: {text}")))
+                self._put(events.Said(protocol.Note(NoteKind.WARNING, f"this cannot happen: {text}")))
 
     def _connect(self, link: int) -> None:
         hello, *more = queries.introduction(self._state, self.progress.step)

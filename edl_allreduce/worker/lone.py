@@ -108,7 +108,7 @@ class LoneMaster:
                 self.account.checkpointed(step, path, error)  # the writer has logged it
             case protocol.BadRecords(data, records):
                 self._left_out(data, records)
-            case protocol.Note(protocol.NOTICE | protocol.NAN, text):
+            case protocol.Note(protocol.NoteKind.NOTICE | protocol.NoteKind.NAN, text):
                 log.warning("%s", text)
 
     def _done(self, message: protocol.Done) -> None:

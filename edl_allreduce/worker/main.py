@@ -122,7 +122,7 @@ def run(spec: JobSpec) -> int:
             raise failure.cannot_load(error) from error
         for path in pinned_imports.install():
             text = f"model file {path} changed since the job began; it goes on with the old one"
-            control.send(protocol.Note("edited", text, once=True))
+            control.send(protocol.Note(protocol.NoteKind.EDITED, text, once=True))
         worker: Engine | pulled.TaskWorker
         if spec.job_type in PULLED:
             worker = pulled.prepare(spec, control)

@@ -22,7 +22,7 @@ from edl_allreduce.cli.main import COMMANDS
 from edl_allreduce.cli.main import main as elasticdl
 from edl_allreduce.controller import endpoint
 from edl_allreduce.controller.rounds import Controller, Figures
-from edl_allreduce.core import causes, events, goodput, pod_causes
+from edl_allreduce.core import causes, events, goodput, pod_causes, protocol
 from edl_allreduce.core.status import CheckpointStatus, JobStatus, WorkerStatus
 from edl_allreduce.master.metrics import Metrics
 from edl_allreduce.spec.declare import Command, Group, flag_of
@@ -33,6 +33,7 @@ from edl_allreduce.spec.resource.crd import crd
 PACKAGE = Path(errors.__file__).parent
 EXAMPLES: dict[str, Any] = {
     "int": 2, "float": 0.5, "str": "…", "bool": False, "tuple[int, ...]": (0, 1), "Mapping[str, float]": {},
+    "NoteKind": protocol.NoteKind.NOTICE,
 }  # fmt: skip
 """Of facts of an event, by type."""
 FLAGS_OF = {Command.TRAIN: "train", Command.EVALUATE: "evaluate", Command.PREDICT: "predict"}
@@ -201,7 +202,8 @@ def all_events() -> str:
         facts = ", ".join(code(field.name) for field in fields)
         example = made(**{field.name: EXAMPLES[str(field.type)] for field in dataclasses.fields(made)})
         about = " ".join([f"*{cell(example.text())}*", cell(doc_of(made))])
-        rows.append([code(getattr(made, "kind", "any")), code(made.__name__), facts, about])
+        kinds = [made.kind] if hasattr(made, "kind") else list(protocol.NoteKind)
+        rows.append([", ".join(map(code, kinds)), code(made.__name__), facts, about])
     rows.sort()
     return "\n\n".join(
         [

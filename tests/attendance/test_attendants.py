@@ -201,8 +201,8 @@ def test_a_connection_that_ends_is_opened_again_with_all_that_matters(master: Sc
     assert (hello.plan, hello.joined, hello.step, hello.has_state) == (FIRST, True, 9, True)
     master.hears(protocol.Ready)
     master.streams.get(timeout=30).say(protocol.Welcome())
-    control.send(protocol.Note("test", "heard again"))
-    assert master.hears(protocol.Note) == protocol.Note("test", "heard again")
+    control.send(protocol.Note(protocol.NoteKind.NOTICE, "heard again"))
+    assert master.hears(protocol.Note) == protocol.Note(protocol.NoteKind.NOTICE, "heard again")
 
 
 def test_no_master_for_the_grace_period_ends_the_ring_at_a_boundary(master: Scripted):
@@ -262,7 +262,7 @@ def test_what_cannot_happen_is_told_to_the_master(master: Scripted):
     control = attendant(master)
     master.streams.get(timeout=30).say(protocol.Welcome(), protocol.AbortRing(7, "never planned"))
     note = master.hears(protocol.Note)
-    assert isinstance(note, protocol.Note) and note.kind == protocol.WARNING
+    assert isinstance(note, protocol.Note) and note.kind == protocol.NoteKind.WARNING
     assert "generation 7" in note.text
     control.close()
 

@@ -294,7 +294,7 @@ def test_stop_stays_known_whatever_becomes_of_the_connection():
 REPORTS = [
     protocol.Checkpointed(10, "/checkpoints/10"),
     protocol.Evaluated(10, {"loss": 0.5}),
-    protocol.Note(protocol.WARNING, "look"),
+    protocol.Note(protocol.NoteKind.WARNING, "look"),
     protocol.BadRecords("training data", {3: ("is damaged", 0)}),
     protocol.Failed(False, "ValueError", "story"),
 ]

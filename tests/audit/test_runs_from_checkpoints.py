@@ -104,7 +104,7 @@ def test_a_diary_that_cannot_be_written_ends_with_a_warning_and_not_the_training
     for entry in trained(1, 0, 5):
         diary.write(entry)
     (note,) = told
-    assert note.kind == protocol.WARNING
+    assert note.kind == protocol.NoteKind.WARNING
     assert f"the audit cannot be written to {tmp_path} any more: No space left on device" in note.text
 
 

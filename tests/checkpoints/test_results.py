@@ -109,7 +109,7 @@ def test_curves_that_cannot_be_written_are_told_once_and_training_goes_on(tmp_pa
         summaries.step(step, loss=1.0, records_per_second=1.0, ring=1)
         summaries.flush()
     (note,) = told
-    assert note.kind == protocol.WARNING
+    assert note.kind == protocol.NoteKind.WARNING
     assert f"no more curves are written to {tmp_path / 'file'}" in note.text
 
 

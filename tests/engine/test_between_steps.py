@@ -306,7 +306,7 @@ def test_with_skip_such_updates_are_left_out_and_counted(crew, replay):
     nan_crew(crew, "skip")
     crew.run(audited=False)
     (note,) = crew.said(protocol.Note)
-    assert note.kind == protocol.NAN
+    assert note.kind == protocol.NoteKind.NAN
     assert note.text.endswith("such updates are left out (--on_nan=skip)")
     for worker in crew.workers:
         (done,) = worker.said(protocol.Done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edl_allreduce.cluster.registry import LocalJobFiles
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.testing.faults import Fault
 
 pytestmark = pytest.mark.training
@@ -34,7 +34,7 @@ def test_the_parts_of_a_job_with_a_kill_add_up_to_its_wall_time(launch, digits_d
     assert sum(seen.seconds.values()) == pytest.approx(outside, rel=0.01)
     assert sum(seen.worker_seconds.values()) == pytest.approx(seen.worker_wall)
     assert seen.worker_wall >= 2.9 * outside, "three workers were wanted all the time"
-    told = [e for e in map(events.from_data, (r.event for r in records)) if e is not None]
+    told = [e for e in map(event_data.from_data, (r.event for r in records)) if e is not None]
     pauses = [e.pause for e in told if isinstance(e, events.RingReformed)]
     assert pauses and 0 < sum(seen.reforms["loss"].values()) <= max(pauses) * len(pauses)
     for bucket in ("productive_step", "program_startup", "evaluation", "unproductive_checkpoint_save_time"):

@@ -19,6 +19,7 @@ from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.job import inbox
 from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.job.state import Ring
+from edl_allreduce.core.protocol import NoteKind
 from edl_allreduce.testing.scene import OPTIONS, READY, Actor, Scene, Script
 
 CAUSES = st.sampled_from([Cause.DISRUPTED, Cause.CRASHED, Cause.OUT_OF_MEMORY, Cause.FINISHED, Cause.INVALID])
@@ -37,7 +38,7 @@ FACTS = st.sampled_from(
         protocol.Checkpointed(5, "ckpt"),
         protocol.Checkpointed(5, "ckpt", "disk full"),
         protocol.Evaluated(5, {"loss": 0.5}),
-        protocol.Note("edited", "net.py", once=True),
+        protocol.Note(NoteKind.EDITED, "net.py", once=True),
         protocol.BadRecords("training data", {3: ("torn", 0)}),
         protocol.Reformed(1, 2, 0.1, 0.1, 0.1, 0.1, 0.1),
         protocol.Draining(),
@@ -177,7 +178,9 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(worker_id=st.integers(0, 30))
     def the_cluster_tells_of_somebody_unknown(self, worker_id: int) -> None:
         if worker_id not in self.scene.state.slots:
-            self.scene.give(inbox.Ended(worker_id, Cause.CRASHED, "exited with 1"), inbox.Note("pod", "late"))
+            self.scene.give(
+                inbox.Ended(worker_id, Cause.CRASHED, "exited with 1"), inbox.Note(NoteKind.POD, "late")
+            )
 
     def teardown(self) -> None:
         """No more faults: whatever happened, the job reaches an end, or is complete and trains towards it."""

@@ -9,7 +9,8 @@ from typing import get_args
 
 import pytest
 
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
+from edl_allreduce.core.protocol import NoteKind
 
 VALUES = {
     "int": 3,
@@ -18,6 +19,7 @@ VALUES = {
     "bool": True,
     "tuple[int, ...]": (3, 5),
     "Mapping[str, float]": {"loss": 0.5, "worst": math.inf},
+    "NoteKind": NoteKind.EDITED,
 }
 
 
@@ -28,7 +30,7 @@ def made(kind: type) -> events.Event:
 @pytest.mark.parametrize("kind", get_args(events.Event))
 def test_every_kind_survives_json(kind):
     event = made(kind)
-    back = events.from_data(json.loads(json.dumps(events.data(event), allow_nan=False)))
+    back = event_data.from_data(json.loads(json.dumps(event_data.to_data(event), allow_nan=False)))
     assert back == event
     assert back.text() == event.text() and back.kind == event.kind
 
@@ -41,8 +43,9 @@ def test_an_event_of_a_worker_names_it(kind):
 
 
 def test_what_another_version_wrote_is_passed_over():
-    assert events.from_data({"type": "WorkerBlessed", "worker_id": 1}) is None
-    assert events.from_data({"type": "WorkerConnected", "worker_id": 1}) is None, "a fact is missing"
-    assert events.from_data({}) is None
-    known = events.from_data({"type": "WorkerReady", "worker_id": 1, "since_version_9": True})
+    assert event_data.from_data({"type": "WorkerBlessed", "worker_id": 1}) is None
+    assert event_data.from_data({"type": "WorkerConnected", "worker_id": 1}) is None, "a fact is missing"
+    assert event_data.from_data({"type": "Noted", "kind": "prophecy", "words": "it will rain"}) is None
+    assert event_data.from_data({}) is None
+    known = event_data.from_data({"type": "WorkerReady", "worker_id": 1, "since_version_9": True})
     assert known == events.WorkerReady(1)

@@ -8,7 +8,8 @@ import pytest
 
 from edl_allreduce.cluster.kubernetes.remote import events_in, logged
 from edl_allreduce.cluster.registry import EVENTS, EVENTS_BEFORE, LocalJobFiles
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
+from edl_allreduce.core.protocol import NoteKind
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.master import history as history_module
 from edl_allreduce.master import inheritance
@@ -18,7 +19,7 @@ READY = events.WorkerReady(3)
 
 
 def record(serial: int, event: events.Event = READY) -> EventRecord:
-    return EventRecord(serial, 100.0 + serial, event.kind, event.text(), events.data(event))
+    return EventRecord(serial, 100.0 + serial, event.kind, event.text(), event_data.to_data(event))
 
 
 def wrote(directory, *serials: int, goes_on: bool = False) -> int:
@@ -70,7 +71,7 @@ def test_the_file_is_bounded(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-@pytest.mark.parametrize("event", [READY, events.Noted("pod", "line one\nline two: {}")])
+@pytest.mark.parametrize("event", [READY, events.Noted(NoteKind.POD, "line one\nline two: {}")])
 def test_events_are_data_in_the_log_of_a_pod_whatever_else_it_prints(event, as_json):
     told = record(7, event)
     line = logged(told, as_json=as_json)
@@ -83,7 +84,7 @@ def test_events_are_data_in_the_log_of_a_pod_whatever_else_it_prints(event, as_j
         '{"event":{broken', '{"event":{"serial":1}}', '{"time":"","message":"ready"}',
     ]  # fmt: skip
     assert events_in([*others, line, *others]) == [told]
-    assert events.from_data(events_in([line])[0].event) == event
+    assert event_data.from_data(events_in([line])[0].event) == event
 
 
 def test_a_pod_whose_master_restarts_knows_what_the_earlier_one_told(tmp_path):

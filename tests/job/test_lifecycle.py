@@ -14,6 +14,7 @@ from edl_allreduce.core.job import inbox, machine
 from edl_allreduce.core.job.lifecycle import FINAL, MOVES, Phase, allowed
 from edl_allreduce.core.job.state import begin
 from edl_allreduce.core.job.turn import Turn
+from edl_allreduce.core.protocol import NoteKind
 from edl_allreduce.testing.scene import OPTIONS, Scene
 
 PULLED = replace(OPTIONS, task_records=50)
@@ -172,7 +173,7 @@ def test_what_is_over_stays_as_it_is_whatever_comes(phase):
     assert scene.phase is phase and scene.over
     reason = scene.state.reason
     later = (inbox.Stop("again"), inbox.KillAll(), inbox.Scale(5), inbox.Tick(), inbox.LogRead(0, "late"))
-    scene.give(*later, inbox.Ended(9, Cause.CRASHED, "late"), inbox.Note("pod", "still there"))
+    scene.give(*later, inbox.Ended(9, Cause.CRASHED, "late"), inbox.Note(NoteKind.POD, "still there"))
     assert (scene.phase, scene.state.reason) == (phase, reason)
     assert len(scene.told("end")) == 1 and scene.told("pod") == ["still there"]
 

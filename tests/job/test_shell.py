@@ -15,7 +15,7 @@ from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.job import inbox, machine
 from edl_allreduce.core.job.lifecycle import Phase
-from edl_allreduce.core.protocol import Seat
+from edl_allreduce.core.protocol import NoteKind, Seat
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master.shell import JobShell
@@ -185,7 +185,7 @@ def test_what_a_listener_says_while_it_is_told_comes_after_what_it_was_told():
         def told(event: EventRecord) -> None:
             order.append(event.kind)
             if event.kind == "scale":
-                lab.shell.note("notice", "the disk is full")
+                lab.shell.note(NoteKind.NOTICE, "the disk is full")
                 order.append("told")
 
         lab.shell._on_event = told
@@ -278,7 +278,7 @@ def test_a_reconnect_ends_the_stream_before_it():
 
 def test_notes_of_the_cluster_and_adopted_workers():
     async def scenario(lab: Lab) -> None:
-        lab.cluster.note("pod", "worker 1 waits for room")
+        lab.cluster.note(NoteKind.POD, "worker 1 waits for room")
         await lab.clock.settle()
         assert lab.told("pod") == ["worker 1 waits for room"]
         lab.shell.adopt(Found((5,), (), 8), 2)
@@ -290,10 +290,10 @@ def test_notes_of_the_cluster_and_adopted_workers():
 def test_text_from_outside_is_harmless_in_words_and_in_facts():
     async def scenario(lab: Lab) -> None:
         stream = lab.stream(0)
-        stream.say(protocol.Note("ki\x1bnd", "te\x1bxt \ud800"))
+        stream.say(protocol.Note(NoteKind.EDITED, "te\x1bxt \ud800"))
         await lab.clock.settle()
-        (event,) = [event for event in lab.events if "nd" in event.kind and "ki" in event.kind]
-        assert event.event["words"] == "te\\x1bxt \\ud800" and event.kind == "ki\\x1bnd"
+        (event,) = [event for event in lab.events if event.kind == "edited"]
+        assert event.event["words"] == "te\\x1bxt \\ud800" and event.text.endswith("te\\x1bxt \\ud800")
 
     play(scenario)
 
@@ -310,7 +310,7 @@ def test_numbers_of_events_go_on_after_those_of_an_earlier_master():
     async def run() -> list[int]:
         told: list[EventRecord] = []
         shell = JobShell(OPTIONS, FakeCluster(), told.append, clock=FakeClock(), last_serial=41)
-        shell.note("notice", "here")
+        shell.note(NoteKind.NOTICE, "here")
         return [event.serial for event in told]
 
     assert asyncio.run(run()) == [42]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.job import inbox
 from edl_allreduce.core.status import EventRecord
@@ -12,7 +12,7 @@ from edl_allreduce.testing.scene import Scene
 
 def recorded(scene: Scene) -> list[EventRecord]:
     return [
-        EventRecord(serial, 100.0 + serial, event.kind, event.text(), events.data(event))
+        EventRecord(serial, 100.0 + serial, event.kind, event.text(), event_data.to_data(event))
         for serial, event in enumerate(scene.events, 1)
     ]
 

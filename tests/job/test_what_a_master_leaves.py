@@ -21,10 +21,11 @@ from edl_allreduce.cluster.kubernetes.inheritance import (
     KeptInConfigMap,
     _packed_events,
 )
-from edl_allreduce.core import events, goodput
+from edl_allreduce.core import event_data, events, goodput
 from edl_allreduce.core.goodput import Bucket
 from edl_allreduce.core.job import inbox
 from edl_allreduce.core.job.inheritance import Inheritance, leave
+from edl_allreduce.core.protocol import NoteKind
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.master import history as history_module
 from edl_allreduce.master import inheritance
@@ -114,8 +115,8 @@ def test_the_time_in_which_a_job_was_stopped_in_order_is_not_its_own():
 
 
 def record(serial: int, text: str = "") -> EventRecord:
-    event = events.Noted("note", text or f"number {serial}")
-    return EventRecord(serial, WALL + serial, event.kind, event.text(), events.data(event))
+    event = events.Noted(NoteKind.NOTICE, text or f"number {serial}")
+    return EventRecord(serial, WALL + serial, event.kind, event.text(), event_data.to_data(event))
 
 
 def left(serial: int) -> Left:

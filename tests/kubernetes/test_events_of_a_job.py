@@ -9,7 +9,7 @@ import pytest
 from edl_allreduce import clock
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.events import Recorder
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.status import EventRecord
 from tests.kubernetes.training import ROOT
 from tests.terminal.statuses import status
@@ -39,7 +39,7 @@ def test_kubectl_describe_tells_what_happened(controlplane, namespace, connect):
 
     async def story() -> None:
         for number, event in enumerate(told):
-            facts = events.data(event)
+            facts = event_data.to_data(event)
             recorder.tell(EventRecord(number, clock.wall(), event.kind, event.text(), facts))
             await recorder.flush()  # one by one: the same again is counted
         await recorder.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.goodput import GoodputReport
 from edl_allreduce.core.status import CheckpointStatus, EventRecord, JobStatus, WorkerStatus
 from edl_allreduce.master.metrics import Metrics
@@ -68,7 +68,7 @@ def status(**changes: object) -> JobStatus:
 def metrics(**changes: object) -> Metrics:
     made = Metrics(lambda: status(**changes), lambda: Traffic(1, 3, 70, 30), FakeClock(wall=100.0))
     for serial, (wall, event) in enumerate(HISTORY):
-        made.told(EventRecord(serial, wall, event.kind, event.text(), events.data(event)))
+        made.told(EventRecord(serial, wall, event.kind, event.text(), event_data.to_data(event)))
     made.seen(status(step=10))
     made.seen(status(step=40))
     return made

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.goodput import Bucket
 from edl_allreduce.core.job import inbox
@@ -82,7 +82,7 @@ def relaunches(scene: Scene) -> dict[str, int]:
     """Of a job that was played."""
     made = Metrics(lambda: scene.status)
     for serial, event in enumerate(scene.events):
-        made.told(EventRecord(serial, 100.0, event.kind, event.text(), events.data(event)))
+        made.told(EventRecord(serial, 100.0, event.kind, event.text(), event_data.to_data(event)))
     return dict(made.counts.relaunches)
 
 

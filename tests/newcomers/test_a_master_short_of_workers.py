@@ -17,7 +17,7 @@ from edl_allreduce.core.health import Activity
 from edl_allreduce.core.job.inbox import Ended
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import JobOptions
-from edl_allreduce.core.protocol import Seat
+from edl_allreduce.core.protocol import NoteKind, Seat
 from edl_allreduce.core.status import EventRecord, WorkerFacts
 from edl_allreduce.master.shell import JobShell
 
@@ -210,9 +210,9 @@ def test_scaling_tries_at_once_what_had_to_wait(play, monkeypatch):
 def test_what_every_worker_says_is_told_once(play):
     async def scenario(lab: Lab) -> None:
         for worker_id in (0, 1):
-            lab.said[worker_id].put_nowait(protocol.Note("edited", "net.py changed", once=True))
-            lab.said[worker_id].put_nowait(protocol.Note("end of test", ""))
-        await lab.until(lambda: len(lab.told("end of test")) == 2)
+            lab.said[worker_id].put_nowait(protocol.Note(NoteKind.EDITED, "net.py changed", once=True))
+            lab.said[worker_id].put_nowait(protocol.Note(NoteKind.NOTICE, "end of test"))
+        await lab.until(lambda: len(lab.told("notice")) == 2)
 
     assert play(scenario).told("edited") == ["net.py changed"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.progress import Length
 from edl_allreduce.core.status import EventRecord, JobStatus, Tally, WorkerStatus
 
@@ -14,7 +14,7 @@ BEGAN = 1_700_000_000.0
 
 def record(serial: int, event: events.Event, after: float) -> EventRecord:
     """So many seconds after the job began."""
-    return EventRecord(serial, BEGAN + after, event.kind, event.text(), events.data(event))
+    return EventRecord(serial, BEGAN + after, event.kind, event.text(), event_data.to_data(event))
 
 
 def history(*told: tuple[float, events.Event]) -> list[EventRecord]:

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from edl_allreduce.core import events
 from edl_allreduce.core.goodput import GoodputReport, WorkerGoodput
-from edl_allreduce.core.protocol import DrainWorker, Scale, StopJob
+from edl_allreduce.core.protocol import DrainWorker, NoteKind, Scale, StopJob
 from edl_allreduce.core.status import Tally
 from edl_allreduce.master.web.feed import Feed, encode
 
@@ -188,7 +188,7 @@ def test_a_phone_needs_no_sideways_scrolling(stage, open_tab):
 
 def test_text_from_outside_is_text(stage, open_tab):
     evil = "<img src=x onerror=alert(1)><script>alert(2)</script>"
-    told = [*DISTURBED, record(10, events.Noted("note", evil), 13.0)]
+    told = [*DISTURBED, record(10, events.Noted(NoteKind.NOTICE, evil), 13.0)]
     named = status(job_name=evil, workers=[worker(0, host=evil)], reason=evil, flags=[f"--model_def={evil}"])
     job = stage(lambda: named, told)
     tab = open_tab(job.url)

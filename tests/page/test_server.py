@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from edl_allreduce.core import events
-from edl_allreduce.core.protocol import Command, DrainWorker, Scale, StopJob
+from edl_allreduce.core.protocol import Command, DrainWorker, NoteKind, Scale, StopJob
 from edl_allreduce.core.status import JobStatus
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master.web.feed import Feed
@@ -210,7 +210,7 @@ def test_a_viewer_that_reads_nothing_holds_up_nobody():
     async def story(served):
         async with served.session.get(served.url + "/api/updates", headers=TOKEN):
             for serial in range(3, 2000):
-                served.feed.tell(record(serial, events.Noted("note", "x" * 1000), float(serial)))
+                served.feed.tell(record(serial, events.Noted(NoteKind.NOTICE, "x" * 1000), float(serial)))
             assert (await served.get("/api/state", **TOKEN))[0] == 200
 
     serve(story)

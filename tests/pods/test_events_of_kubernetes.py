@@ -16,7 +16,7 @@ from edl_allreduce.cluster.kubernetes.events import (
     allowed,
     announcements,
 )
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.goodput import GoodputReport
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.errors import ApiRefused
@@ -65,7 +65,7 @@ class Server:
 
 def records(*told: events.Event) -> list[EventRecord]:
     return [
-        EventRecord(number, 100.0 + number, event.kind, event.text(), events.data(event))
+        EventRecord(number, 100.0 + number, event.kind, event.text(), event_data.to_data(event))
         for number, event in enumerate(told)
     ]
 

@@ -9,7 +9,7 @@ import pytest
 
 from edl_allreduce import clock
 from edl_allreduce.cluster.registry import LocalJobFiles
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.protocol import Ask
 from edl_allreduce.rpc.client import command
 from edl_allreduce.testing.jobs import RunningJob
@@ -57,7 +57,7 @@ def test_it_is_named_its_scores_are_shown_and_another_one_takes_its_place(launch
     else:
         pytest.fail(f"nobody is seen to be slow: {scores}\n{job.story()}")
     named = job.wait_for("straggler", "worker 1 is slow")
-    slow = events.from_data(named.event)
+    slow = event_data.from_data(named.event)
     assert isinstance(slow, events.WorkerSlow) and slow.replaced
     assert slow.seconds > 2 * slow.usual > 0.1
     job.wait_for("exit", "worker 1")

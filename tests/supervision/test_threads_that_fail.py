@@ -74,7 +74,7 @@ def test_a_worker_ends_when_one_of_its_helpers_does(
 
     attendant.start()
     monkeypatch.setattr(attendant, method, fail)
-    attendant.send(protocol.Note("test", "something happens"))
+    attendant.send(protocol.Note(protocol.NoteKind.NOTICE, "something happens"))
     if method == "_listen":
         attendant._connect(2)
     assert ended.get(timeout=30) == 1

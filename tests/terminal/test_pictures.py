@@ -7,9 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.digest import MOST_POINTS, Curve, digest, sparkline
 from edl_allreduce.core.goodput import GoodputReport
+from edl_allreduce.core.protocol import NoteKind
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.master.picture import render
 from tests.terminal.statuses import status, worker
@@ -19,7 +20,7 @@ REFORMED = [events.RingReformed(i, 2, 2, 0.01, 0.0, 0.02, 0.0, 0.01 * (i + 1)) f
 
 def records(*told: events.Event) -> list[EventRecord]:
     return [
-        EventRecord(number, 100.0 + number, event.kind, event.text(), events.data(event))
+        EventRecord(number, 100.0 + number, event.kind, event.text(), event_data.to_data(event))
         for number, event in enumerate(told)
     ]
 
@@ -103,7 +104,7 @@ def test_many_workers_and_events_do_not_push_the_rest_off_the_screen(columns, ro
 def test_a_digest_tells_the_same_of_several_workers_once():
     told = [
         events.WorkerConnected(0, "a"), events.WorkerConnected(1, "b"), events.WorkerReady(1), *REFORMED,
-        events.Noted("pending", "no node has room", 3), events.Noted("pending", "no node has room", 4),
+        events.Noted(NoteKind.POD, "no node has room", 3), events.Noted(NoteKind.POD, "no node has room", 4),
         events.JobWaits("for more"), events.JobWaits("for more"), events.WorkerReady(7),
     ]  # fmt: skip
     assert [line.text for line in digest(records(*told))] == [

@@ -16,7 +16,8 @@ from edl_allreduce.cli import events as events_command
 from edl_allreduce.cli import main as cli
 from edl_allreduce.cli import status as status_command
 from edl_allreduce.core import protocol
-from edl_allreduce.core.events import RingPlanned, data
+from edl_allreduce.core.event_data import to_data
+from edl_allreduce.core.events import RingPlanned
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import Result
 from edl_allreduce.core.protocol import Seat

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.core.traces import Traces
 from edl_allreduce.master.tracing import Tracing
@@ -24,7 +24,7 @@ def reformed(worker_id: int, generation: int = 2) -> events.RingReformed:
 
 def records(*told: events.Event) -> list[EventRecord]:
     return [
-        EventRecord(number, 1000.0 + number, event.kind, event.text(), events.data(event))
+        EventRecord(number, 1000.0 + number, event.kind, event.text(), event_data.to_data(event))
         for number, event in enumerate(told)
     ]
 

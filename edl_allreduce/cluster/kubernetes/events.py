@@ -21,7 +21,7 @@ from edl_allreduce.clock import SYSTEM, Clock
 from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.cluster.kubernetes.api import Api
 from edl_allreduce.cluster.kubernetes.names import Object
-from edl_allreduce.core import events
+from edl_allreduce.core import event_data, events
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.digest import digest
 from edl_allreduce.core.job.lifecycle import Phase
@@ -98,8 +98,8 @@ def reason_of(event: events.Event) -> tuple[str, str] | None:
 def announcements(records: Sequence[EventRecord]) -> list[Announcement]:
     """What is to be told of these, in order: neighbours that tell the same of several workers are one."""
     found = []
-    for line in digest([r for r in records if (e := events.from_data(r.event)) and reason_of(e)]):
-        event = events.from_data(line.event)
+    for line in digest([r for r in records if (e := event_data.from_data(r.event)) and reason_of(e)]):
+        event = event_data.from_data(line.event)
         told = reason_of(event) if event is not None else None
         if told is not None:
             found.append(Announcement(told[0], outside.line(line.text, MOST_CHARACTERS), told[1], line.wall))

@@ -22,6 +22,7 @@ from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.deadlines import growing
 from edl_allreduce.core.job.inbox import Ended, Note
 from edl_allreduce.core.pod_causes import Coming, Leaving, Over, Running
+from edl_allreduce.core.protocol import NoteKind
 from edl_allreduce.core.status import WorkerFacts
 from edl_allreduce.errors import ApiRefused, ClusterError
 from edl_allreduce.spec import JobSpec
@@ -161,7 +162,7 @@ class KubernetesCluster:
                 except ClusterError as error:
                     if isinstance(error, ApiRefused) and error.status == FORBIDDEN:
                         text = f"{STAYS.format(kind=kind, name=name)} {error}"
-                        self._news.put_nowait(Note("notice", text))
+                        self._news.put_nowait(Note(NoteKind.NOTICE, text))
                         break
                     log.debug("%s %s is not adopted yet: %s", kind, name, error)  # it may not be there yet
                 await asyncio.sleep(next(delays))
@@ -373,7 +374,7 @@ class KubernetesCluster:
             self._note(f"worker {worker_id} {text}")
 
     def _note(self, text: str) -> None:
-        self._news.put_nowait(Note("pod", text))
+        self._news.put_nowait(Note(NoteKind.POD, text))
 
     # ------------------------------------------------------------------------------------------- for people
 

@@ -118,7 +118,7 @@ class Tick:
 class Note:
     """The cluster, or the shell around the machine, wants people to know something."""
 
-    kind: str
+    kind: protocol.NoteKind
     text: str
 
 

@@ -72,7 +72,7 @@ def done(turn: Turn, uid: str, message: protocol.TaskDone) -> None:
     after = work.tasks.complete(uid, message.number, message.attempt) if work.tasks is not None else None
     if after is None:
         late = f"a result of task {message.number} came too late and does not count"
-        turn.tell(events.Noted("tasks", late, turn.state.ids[uid]), quiet=True)
+        turn.tell(events.Noted(protocol.NoteKind.TASKS, late, turn.state.ids[uid]), quiet=True)
     else:
         sums = work.sums
         if message.sums:

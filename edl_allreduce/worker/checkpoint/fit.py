@@ -91,7 +91,7 @@ def load_for_init(
     for problem in broken:
         text = f"{problem}; {loaded.path.name} is used instead"
         log.warning("%s", text)
-        send(protocol.Note(protocol.WARNING, text, once=True))
+        send(protocol.Note(protocol.NoteKind.WARNING, text, once=True))
     check_fit(loaded, trainer, model_only=True)
     return loaded
 

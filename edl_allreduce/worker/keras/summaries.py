@@ -64,7 +64,7 @@ class Summaries:
             text = f"no more curves are written to {self._directory}: {error}"
             self._directory, self._writer = "", None
             log.warning("%s", text)
-            self._send(protocol.Note(protocol.WARNING, text, once=True))
+            self._send(protocol.Note(protocol.NoteKind.WARNING, text, once=True))
 
     def _append(self, step: int, values: Mapping[str, float]) -> None:
         if self._writer is None:

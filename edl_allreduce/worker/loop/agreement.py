@@ -11,7 +11,7 @@ import numpy as np
 
 from edl_allreduce import faults
 from edl_allreduce.core import protocol
-from edl_allreduce.core.protocol import Plan
+from edl_allreduce.core.protocol import NoteKind, Plan
 from edl_allreduce.errors import RingBroken
 from edl_allreduce.worker.checkpoint.writer import Checkpoints
 from edl_allreduce.worker.loop import journal as journals
@@ -117,8 +117,8 @@ class Agreement:
         number = self.diary.open_run(state.step, state.position) if leads else 0
         state.run = self.ring.gather([number])[root][0]
         if leads and self.checkpoints is not None and self.checkpoints.passed_over:
-            self.orders.send(protocol.Note(protocol.WARNING, self.checkpoints.passed_over, once=True))
+            self.orders.send(protocol.Note(NoteKind.WARNING, self.checkpoints.passed_over, once=True))
         if leads and self._begun_from is not None:
             where = f"from {self._begun_from}, after {state.step} steps and {state.position} records"
             log.info("resumed %s", where)
-            self.orders.send(protocol.Note("resume", f"the job goes on {where}"))
+            self.orders.send(protocol.Note(NoteKind.RESUME, f"the job goes on {where}"))

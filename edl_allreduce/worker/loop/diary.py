@@ -99,7 +99,7 @@ class Diary:
                 "what comes now is not proved"
             )
             log.error("%s", text)
-            self._send(protocol.Note(protocol.WARNING, text, once=True))
+            self._send(protocol.Note(protocol.NoteKind.WARNING, text, once=True))
 
     def open_run(self, step: int, position: int) -> int:
         """A number for a new run of the job, never given before in this directory."""

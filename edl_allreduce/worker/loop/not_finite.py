@@ -53,4 +53,4 @@ class NotFiniteLosses:
         if first and self.ring.rank == 0:
             goes_on = "such updates are left out" if self.policy is OnNan.SKIP else "training goes on"
             text = f"{what}; {goes_on} (--on_nan={self.policy})"
-            self.orders.send(protocol.Note(protocol.NAN, text))
+            self.orders.send(protocol.Note(protocol.NoteKind.NAN, text))

@@ -88,7 +88,7 @@ def open_program(spec: JobSpec, ring: Ring, orders: Orders) -> Program:
     if isinstance(trainer, ReproducibleTrainer):
         trainer.user_code = orders.progress.user_code
     for text in trainer.notices:  # what people should know about how their model is trained
-        orders.send(protocol.Note(protocol.NOTICE, text, once=True))
+        orders.send(protocol.Note(protocol.NoteKind.NOTICE, text, once=True))
     return Program(
         trainer=trainer,
         schedule=schedule,
@@ -172,7 +172,7 @@ def tell_damage(source: RecordSource, send: Callable[[protocol.FromWorker], None
     """Parts of files that nobody can read are known when the data is opened, and told before it is used."""
     for text in getattr(source, "damage", ()):
         log.warning("%s", text)
-        send(protocol.Note(protocol.WARNING, text, once=True))
+        send(protocol.Note(protocol.NoteKind.WARNING, text, once=True))
 
 
 def open_training_data(spec: JobSpec) -> tuple[RecordSource, Schedule]:
