@@ -159,7 +159,7 @@ def test_the_demo_reports_it(text):
     result = Result(Phase.STOPPED, text, 1, text, [reform], {1: text, 2: text})
     harmless(drawn(demo.what_happened(result)))
     plan = RingPlanned(1, (0, 1), True, text)
-    events = [EventRecord(1, 0.0, plan.kind, plan.text(), data(plan))]
+    events = [EventRecord(1, 0.0, plan.kind, plan.text(), to_data(plan))]
     told = drawn(demo_cluster.what_happened(events))
     assert "0, 1" in told
     harmless(told)
