@@ -15,6 +15,7 @@ import pytest
 
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.testing.jobs import RunningJob
+from edl_allreduce.testing.warm import nursery
 from edl_allreduce.worker.start.tensorflow_import import avoid_tiles
 
 pytest_plugins = ["kubelab.pytest_plugin"]
@@ -96,6 +97,13 @@ def digits_flags(digits_data: Path) -> dict[str, object]:
         "failure_detection_seconds": 20,  # what dies is noticed at once; a busy machine is no failure
         "cool_down_seconds": 60,  # begin with all of them, however slowly one starts
     }
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
+    """A program for `launch` whose workers find TensorFlow imported: where their start is not the point."""
+    with nursery(tmp_path_factory.mktemp("nursery")) as path:
+        yield "-m", "edl_allreduce.testing.warm", str(path), "train"
 
 
 @pytest.fixture
