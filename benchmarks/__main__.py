@@ -2,7 +2,8 @@
 
     python -m benchmarks [--only steady,reform] [--directory build/benchmarks] [--write docs/….md]
 
-Those that need root, `network`, run only when they are named. Every figure goes to DIRECTORY/NAME.json. With --write the results section of a document is replaced.
+Every figure goes to DIRECTORY/NAME.json. With --write the results section of a document is replaced.
+`network` needs root and runs only when it is named.
 """
 
 from __future__ import annotations
