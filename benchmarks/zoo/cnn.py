@@ -6,6 +6,11 @@ import keras
 
 
 def custom_model() -> Any:
+    return with_dense(250)
+
+
+def with_dense(*widths: int) -> Any:
+    """The same convolutions with other dense layers behind them."""
     return keras.Sequential(
         [
             keras.layers.Input((784,)),
@@ -15,7 +20,7 @@ def custom_model() -> Any:
             keras.layers.Conv2D(64, 3, activation="relu"),
             keras.layers.MaxPooling2D(),
             keras.layers.Flatten(),
-            keras.layers.Dense(250, activation="relu"),
+            *(keras.layers.Dense(width, activation="relu") for width in widths),
             keras.layers.Dense(10),
         ]
     )

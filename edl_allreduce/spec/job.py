@@ -241,6 +241,16 @@ class JobSpec(LogFlags, ClusterFlags):
         help="When the loss of a step is NaN or infinite. stop: the job fails at once, keeps its last good "
         "checkpoint and writes no model. skip: that update is left out. continue: train on.",
     )
+    bucket_mb: float = flag(
+        0.0,
+        group=Group.TRAINING,
+        metavar="MB",
+        minimum=0.0,
+        commands=TRAINING,
+        help="Gradients are summed over the workers in buckets of at least so many megabytes, while the "
+        "backward pass computes the others. 0: 4 for models of more than 4 MB, all at once for smaller ones. "
+        "A value above the model's size: all at once.",
+    )
     reproducible: bool = flag(
         False,
         group=Group.TRAINING,

@@ -109,6 +109,11 @@ class TrainFlags(TypedDict, total=False):
     """When the loss of a step is NaN or infinite. stop: the job fails at once, keeps its last good
     checkpoint and writes no model. skip: that update is left out. continue: train on."""
 
+    bucket_mb: float
+    """Gradients are summed over the workers in buckets of at least so many megabytes, while the backward
+    pass computes the others. 0: 4 for models of more than 4 MB, all at once for smaller ones. A value
+    above the model's size: all at once."""
+
     reproducible: bool
     """The same final weights to the bit, whatever the number of workers, and whoever comes, goes or is
     killed on the way. Workers whose processor or software would compute other bits are refused."""

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,7 +33,11 @@ class RunningJob:
         *,
         program: Sequence[str] = ("-m", "edl_allreduce.cli", "train"),
         job_dir: Path | None = None,
+        within: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`within`: a command that runs the job somewhere else, in a network of its own for example;
+        `environment`: what is added to this process's."""
         self.directory = directory
         self.job_dir = directory / "job" if job_dir is None else job_dir
         self.faults = directory / "faults"
@@ -41,9 +45,10 @@ class RunningJob:
         earlier = LocalJobFiles(self.job_dir)
         known = earlier.events() if earlier.abandoned() is not None else []
         self._before = self._serial = known[-1].serial if known else 0
-        self.environment = {**os.environ, **fault_module.environment(list(faults), self.faults)}
+        more = environment or {}
+        self.environment = {**os.environ, **more, **fault_module.environment(list(faults), self.faults)}
         command = [
-            sys.executable, *program,
+            *within, sys.executable, *program,
             f"--job_dir={self.job_dir}",
             f"--audit_dir={directory / 'audit'}",
             f"--output={self.output}",

@@ -16,6 +16,7 @@ from edl_allreduce.spec import OnNan
 from edl_allreduce.worker.loop.steps import (
     Array,
     Contribution,
+    InTwoParts,
     StepInput,
     StepResult,
     Vector,
@@ -28,7 +29,7 @@ PRIME = 2**31 - 1
 """Numbers stay below it, so that their products fit into 64 bits."""
 
 
-class NumpyTrainer:
+class NumpyTrainer(InTwoParts):
     """Records are their own indices: the features of a micro-batch are what is summed."""
 
     def __init__(

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.frame import BenchmarkFailed
+from benchmarks.links import Links
+
 ROOT = Path(__file__).resolve().parents[2]
 
 SMALL = {
@@ -23,13 +26,28 @@ SMALL = {
     "scale": ["--rounds=1", "--records=2000", "--shards=20"],
     "autoscale": ["--rounds=1", "--sizes=40x4x20"],
     "reproducible": ["--rounds=1", "--models=mlp", "--steps=20", "--virtual=4"],
+    "network": ["--rounds=1", "--models=mlp", "--gigabits=1", "--seconds=0.1"],
 }
+
+
+def has_to_be_left_out(name: str) -> str:
+    """Why, if so."""
+    if name != "network":
+        return ""
+    try:
+        with Links(1) as links:
+            links.limit(1)
+    except BenchmarkFailed as error:
+        return str(error)
+    return ""
 
 
 @pytest.mark.training
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SMALL)
 def test_benchmark(name, tmp_path):
+    if why := has_to_be_left_out(name):
+        pytest.skip(why)
     path = tmp_path / "figures.json"
     command = [sys.executable, "-m", f"benchmarks.{name}", *SMALL[name], "--json", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -41,6 +59,15 @@ def test_benchmark(name, tmp_path):
     assert last.endswith(" ".join(found["verdict"].split())), "the last line is the ratio"
     measured = [value for values in found["figures"].values() for value in values]
     assert measured and all(value >= 0 for value in measured)
+
+
+def test_links_say_what_they_need(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(BenchmarkFailed, match="only root may make: run it as root"):
+        Links(2)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BenchmarkFailed, match="ip and tc is not here: install iproute2"):
+        Links(2)
 
 
 def test_unknown_benchmarks_are_named():

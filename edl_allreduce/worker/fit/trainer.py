@@ -27,7 +27,9 @@ CALLER = Path("elastic.fit")
 class CompiledTrainer(Trainer):
     """One update as `compile` wants it. Metrics and what callbacks remember are part of the state."""
 
-    def __init__(self, model: Any, ring: Ring, memory: Memory, *, on_nan: OnNan) -> None:
+    def __init__(
+        self, model: Any, ring: Ring, memory: Memory, *, on_nan: OnNan, bucket_mb: float = 0.0
+    ) -> None:
         definition = ModelDefinition(
             path=CALLER,
             model=lambda: model,
@@ -35,7 +37,7 @@ class CompiledTrainer(Trainer):
             optimizer=lambda: model.optimizer,
             feed=lambda dataset, mode, metadata: dataset,
         )
-        super().__init__(definition, ring, None, on_nan=on_nan)
+        super().__init__(definition, ring, None, on_nan=on_nan, bucket_mb=bucket_mb)
         self._memory = memory
         self._concluded = False
         self.at_the_end: Callable[[], None] = lambda: None

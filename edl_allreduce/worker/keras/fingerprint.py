@@ -27,7 +27,7 @@ from edl_allreduce.worker.keras.pinned_imports import PinnedLoader
 SHORT = 16
 FLAGS = (
     *("model_params", "loss", "optimizer", "feed", "callbacks", "eval_metrics_fn", "elastic_batch"),
-    *("mixed_precision", "on_nan", "evaluation_steps", "reproducible"),
+    *("mixed_precision", "on_nan", "evaluation_steps", "reproducible", "bucket_mb"),
 )
 """Flags that change what is trained, and that no other part shows."""
 

@@ -3,6 +3,9 @@
 The model is called as Keras' own trainer calls it, but on values instead of its variables, so nothing of a
 step is visible before the sum succeeded: a step is applied as a whole or not at all, batch statistics and
 dropout included. The functions are traced once and outlive every ring.
+
+A large model's gradients are summed in buckets that begin while the backward pass computes the others; what
+they bring is applied when all of them have arrived (docs/decisions/overlapped-steps.md).
 """
 
 from __future__ import annotations
@@ -17,19 +20,23 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from edl_allreduce.errors import ModelError, NotFinite
+from edl_allreduce.errors import ModelError, NotFinite, RingBroken
 from edl_allreduce.spec import OnNan
 from edl_allreduce.worker.keras import rules as keras_rules
 from edl_allreduce.worker.keras.arrays import read_arrays
+from edl_allreduce.worker.keras.buckets import buckets
 from edl_allreduce.worker.keras.private import Traced, converted
 from edl_allreduce.worker.keras.zoo import ModelDefinition
 from edl_allreduce.worker.loop.steps import (
     LOSS,
     WEIGHT,
     Contribution,
+    InTwoParts,
+    Meet,
     MicroBatch,
     StepInput,
     StepResult,
+    Votes,
     seconds_of,
     step_result,
 )
@@ -43,19 +50,36 @@ NO_LOSS = float("nan")
 """Of a step without a record that could be read."""
 
 
-class Trainer:
+class Trainer(InTwoParts):
     """The model, its optimiser, and the traced step."""
 
     def __init__(
-        self, definition: ModelDefinition, ring: Ring, seed: int | None, *, on_nan: OnNan = OnNan.STOP
+        self,
+        definition: ModelDefinition,
+        ring: Ring,
+        seed: int | None,
+        *,
+        on_nan: OnNan = OnNan.STOP,
+        bucket_mb: float = 0.0,
     ) -> None:
-        """`seed`: None for a model that was made before, with whatever it was made with."""
+        """`seed`: None for a model that was made before, with whatever it was made with; `bucket_mb`: how
+        many megabytes of gradients are summed together, 0 for a choice by the size of the model."""
         if seed is not None:
             keras.utils.set_random_seed(seed)
         self._definition = definition
         self._loss = converted(definition.loss)
         self._ring = ring
         self._on_nan = on_nan
+        self._bucket_mb = bucket_mb
+        self._overlapped: Traced | None = None
+        """Computes and sums at once; None where all gradients are summed together."""
+        self._meet: Meet = lambda loss: Votes()
+        self._records = 0
+        """Of this rank, in the step at hand."""
+        self._met = False
+        """Whether the step at hand has computed its own part."""
+        self._raised: BaseException | None = None
+        """By whoever was asked for votes from inside the step."""
         self.model = self._made(definition.model, keras.Model)
         self.optimizer = keras_rules.scaling(
             self.model, self._made(definition.optimizer, keras.optimizers.Optimizer)
@@ -129,6 +153,11 @@ class Trainer:
         sums = [tf.TensorSpec(v.shape, v.dtype) for v in self._trainable]
         sums += [tf.TensorSpec(v.shape, _kind(v)) for v in (*self._averaged, *self._counted)]
         self._add = Traced(self._add_graph, [[*sums, scalar], [*sums, scalar]])
+        self._buckets = buckets([_bytes(v) for v in self._trainable], self._bucket_mb)
+        if len(self._buckets) > 1:
+            more, before = tf.TensorSpec([], tf.bool), [*sums, scalar]
+            signature = [self._batch, tf.TensorSpec([], tf.float64), salt, before, more, scalar]
+            self._overlapped = Traced(self._overlapped_graph, signature)
         self._commit = Traced(self._commit_graph, [sums, scalar, own, scalar])
         self._nothing = [*(tf.zeros(s.shape, s.dtype) for s in sums), tf.zeros([])]
         self._trace_state()
@@ -150,20 +179,67 @@ class Trainer:
 
     def step(self, step: StepInput, *, switch: bool = False, stop: bool = False) -> StepResult:
         """Compute and reduce; raises RingBroken when the sum did not come about."""
-        return self.commit(self.compute(step), switch=switch, stop=stop)
+        return self.update(step, lambda loss: Votes(switch, stop))
+
+    def update(self, step: StepInput, meet: Meet) -> StepResult:
+        """One step. Where the model is large, the sums begin with the backward pass of the last part."""
+        if self._overlapped is None or not step.parts:
+            return super().update(step, meet)
+        *parts, last = self._inputs(step)
+        before = self._computed(parts)
+        self._met, self._raised = False, None
+
+        def meet_once(loss: Any) -> Votes:
+            self._met = True
+            return meet(loss)
+
+        self._meet, self._records = meet_once, sum(part.records for part in step.parts)
+        more, batch = tf.constant(bool(parts)), tf.constant(float(step.batch))
+        overlapped = self._overlapped
+        try:
+            return self._heard(lambda: overlapped(*last, *before, more, batch))
+        except RingBroken:
+            if self._raised is not None:
+                raise self._raised from None
+            if not self._met:  # the model may have failed as a ring does: then it fails again, and says so
+                self._local(*last)
+            raise
+
+    def _asked(self, loss: Any) -> Any:
+        """What this rank says to the others, from inside the step, when its own part is computed."""
+        try:
+            return self._control(self._meet(loss), self._records)
+        except BaseException as error:
+            self._raised = error  # TensorFlow would make another of it
+            raise
+
+    def _control(self, votes: Votes, records: int) -> np.ndarray[Any, Any]:
+        said = [votes.switch, votes.stop, votes.drain, records]
+        return np.array([*said, *seconds_of(self._ring.rank, self._ring.size, votes.seconds)], np.float32)
 
     def compute(self, step: StepInput) -> Contribution:
         """This rank's sums, weighted by its share of the records of all ranks. User code runs only here."""
-        sums, offset = self._nothing, step.offset
-        for number, part in enumerate(step.parts):
+        *sums, loss = self._computed(self._inputs(step))
+        return Contribution(sums, loss, sum(part.records for part in step.parts), step.batch)
+
+    def _inputs(self, step: StepInput) -> list[list[Any]]:
+        """What the traced step gets for each part."""
+        inputs, offset = [], step.offset
+        for part in step.parts:
             tensors = tf.nest.flatten((part.features, part.labels))
             self._check(tensors)
             share = tf.constant(part.records / step.batch, tf.float64)
-            more = self._local(*tensors, share, self._salt(step.number, offset))
-            sums = self._add(*sums, *more) if number else more
+            inputs.append([*tensors, share, self._salt(step.number, offset)])
             offset += part.records
-        *sums, loss = sums
-        return Contribution(sums, loss, sum(part.records for part in step.parts), step.batch)
+        return inputs
+
+    def _computed(self, parts: list[list[Any]]) -> list[Any]:
+        """The sums of these parts, and their loss."""
+        sums = self._nothing
+        for number, inputs in enumerate(parts):
+            more = self._local(*inputs)
+            sums = self._add(*sums, *more) if number else more
+        return sums
 
     def _check(self, batch: Sequence[Any]) -> None:
         """The traced function takes what it gets; whether that is what was traced is asked here."""
@@ -188,10 +264,14 @@ class Trainer:
     ) -> StepResult:
         """Sum over the ring and apply; raises NotFinite, on all ranks and with nothing applied, when the job
         is to stop then."""
-        votes = [float(switch), float(stop), float(drain), float(own.records)]
-        control = tf.constant([*votes, *seconds_of(self._ring.rank, self._ring.size, seconds)])
+        control = tf.constant(self._control(Votes(switch, stop, drain, seconds), own.records))
+        batch = tf.constant(float(own.batch))
+        return self._heard(lambda: self._commit(*own.tensors, own.loss, control, batch))
+
+    def _heard(self, call: Callable[[], Any]) -> StepResult:
+        """What the sum says, in our words also when it did not come about."""
         try:
-            total, finite = self._commit(*own.tensors, own.loss, control, tf.constant(float(own.batch)))
+            total, finite = call()
         except BROKEN as error:
             raise broken(error) from error
         except tf.errors.InvalidArgumentError as error:
@@ -246,15 +326,39 @@ class Trainer:
     def _add_graph(self, one: list[Any], other: list[Any]) -> list[Any]:
         return [a + b for a, b in zip(one, other, strict=True)]
 
+    def _overlapped_graph(
+        self, parts: list[Any], share: Any, salt: Any, before: list[Any], more: Any, batch: Any
+    ) -> list[Any]:
+        """The last part of a step, and all that comes after it. `before`: the sums of the other parts, if
+        there are `more`."""
+        own = self._local_graph(parts, share, salt)
+        *sums, loss = [tf.cond(more, _adder(a, b), _giver(a)) for a, b in zip(own, before, strict=True)]
+        with tf.control_dependencies([*sums, loss]):
+            control = tf.numpy_function(self._asked, [loss], tf.float32)
+        control.set_shape([None])
+        return self._commit_graph(sums, loss, control, batch)
+
+    def _summed(self, sums: list[Any], control: Any) -> tuple[list[Any], Any]:
+        """Over the ring, in the same groups on all ranks whatever each of them has computed. Votes and what
+        is averaged go with the gradients that are ready last."""
+        *early, last = self._buckets
+        last = [*last, *range(len(self._trainable), len(sums))]
+        reduced: dict[int, Any] = {}
+        for group, places in enumerate(early, start=1):
+            reduced.update(zip(places, self._ring.sum([sums[p] for p in places], group), strict=True))
+        *others, total = self._ring.sum([*(sums[p] for p in last), control])
+        reduced.update(zip(last, others, strict=True))
+        return [reduced[place] for place in range(len(sums))], total
+
     def _commit_graph(self, sums: list[Any], loss: Any, own: Any, batch: Any) -> list[Any]:
         control = tf.concat([own[:LOSS], [loss * batch], own[LOSS:]], axis=0)
-        *reduced, total = self._ring.sum([*sums, control])
+        reduced, total = self._summed(sums, control)
         if self._on_nan is OnNan.STOP:
             total = tf.debugging.check_numerics(total, NOT_FINITE)
         # The shares are of all records; without the bad ones that were left out they sum to less than one.
         scale = tf.math.divide_no_nan(batch, total[WEIGHT])
         if self._on_nan is not OnNan.SKIP:
-            with tf.control_dependencies([total]):
+            with tf.control_dependencies([*reduced, total]):  # all of it, or nothing
                 self._apply(reduced, scale)
             return [total, tf.math.is_finite(total[LOSS])]
         judged = [*reduced[: len(self._trainable)], total]
@@ -266,7 +370,8 @@ class Trainer:
             self._apply(reduced, scale)
             return finite
 
-        return [total, tf.cond(finite, apply, lambda: finite)]
+        with tf.control_dependencies(reduced):
+            return [total, tf.cond(finite, apply, lambda: finite)]
 
     def _apply(self, reduced: list[Any], scale: Any) -> None:
         count = len(self._trainable)
@@ -334,6 +439,19 @@ def is_whole(variable: Any) -> bool:
 def _kind(variable: Any) -> Any:
     """In which type the values of a variable are averaged."""
     return tf.float64 if tf.as_dtype(variable.dtype) == tf.float64 else tf.float32
+
+
+def _bytes(variable: Any) -> int:
+    """Of its gradient."""
+    return int(np.prod(variable.shape, dtype=np.int64)) * int(tf.as_dtype(variable.dtype).size)
+
+
+def _adder(one: Any, other: Any) -> Callable[[], Any]:
+    return lambda: one + other
+
+
+def _giver(one: Any) -> Callable[[], Any]:
+    return lambda: tf.identity(one)
 
 
 def _of_keras_2(made: Any) -> str:

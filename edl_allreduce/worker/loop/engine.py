@@ -45,6 +45,7 @@ from edl_allreduce.worker.loop.steps import (
     StepInput,
     StepResult,
     Trains,
+    Votes,
     Written,
 )
 from edl_allreduce.worker.ring.base import Ring
@@ -243,20 +244,24 @@ class Engine:
         self._pace.has_taken()
         self._left_out.tell(data.problems)
         faults.reach("compute", **at)
-        own = self.trainer.compute(StepInput.of(state.step, plan, rank, data))
-        self.diary.write(Fed(plan.generation, state.step, data.span.epoch, data.records, data.bad))
-        switch, stop = self.orders.vote(plan.generation)
-        switch = switch or (self._everybody_leaves and self.orders.deserted)
-        stop = stop or self.callbacks.wants_stop
-        progress.activity = Activity.REDUCING
-        faults.reach("reduce", **at)
+        loss: Any = None
+
+        def meet(own_loss: Any) -> Votes:
+            """Called while this thread waits for it, maybe in another one."""
+            nonlocal loss
+            loss = own_loss
+            self.diary.write(Fed(plan.generation, state.step, data.span.epoch, data.records, data.bad))
+            switch, stop = self.orders.vote(plan.generation)
+            switch = switch or (self._everybody_leaves and self.orders.deserted)
+            stop = stop or self.callbacks.wants_stop
+            progress.activity = Activity.REDUCING
+            faults.reach("reduce", **at)
+            return Votes(switch, stop, self.orders.draining, self._pace.meets())
+
         try:
-            seconds = self._pace.meets()
-            result = self.trainer.commit(
-                own, switch=switch, stop=stop, drain=self.orders.draining, seconds=seconds
-            )
+            result = self.trainer.update(StepInput.of(state.step, plan, rank, data), meet)
         except NotFinite:
-            why = self._not_finite.what_happened(plan, state.step, own.loss, data)
+            why = self._not_finite.what_happened(plan, state.step, loss, data)
             self._finish(plan, stopped=True, failure=why)
             return True
         except StateDiffers as error:
@@ -267,7 +272,7 @@ class Engine:
         faults.reach("applied", **at)
         self._count(epoch, data, result)
         self._tell(plan, data, result)
-        return self._ends_here(plan, own.loss, data, result)
+        return self._ends_here(plan, loss, data, result)
 
     def _count(self, epoch: int, data: StepData, result: StepResult) -> None:
         """The step is part of the state now."""

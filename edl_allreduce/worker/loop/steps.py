@@ -85,6 +85,21 @@ class Contribution:
 
 
 @dataclass(frozen=True)
+class Votes:
+    """What a rank says to the others when it meets them."""
+
+    switch: bool = False
+    stop: bool = False
+    drain: bool = False
+    seconds: float = 0.0
+    """Of this rank's own part, before it met the others."""
+
+
+Meet = Callable[[Any], Votes]
+"""Called with this rank's loss when its own part of a step is computed, before what it waits for."""
+
+
+@dataclass(frozen=True)
 class StepResult:
     """What every rank knows after a step: the same on all."""
 
@@ -129,17 +144,12 @@ class Written:
 
 
 class Trains(Protocol):
-    """One update, in two parts; between them nothing of the state changes. A model file, or a user's loop."""
+    """One update after the other. A model file, or a user's loop."""
 
-    def compute(self, step: StepInput) -> Contribution:
-        """This rank's sums. User code runs here."""
-
-    def commit(
-        self, own: Contribution, *, switch: bool, stop: bool, drain: bool, seconds: float
-    ) -> StepResult:
-        """Sum over the ring and apply, with these votes; `seconds`: of this rank's own part before it. Raises
-        RingBroken when the sum did not come about, and NotFinite, on all ranks and with nothing applied, when
-        the job is to stop then."""
+    def update(self, step: StepInput, meet: Meet) -> StepResult:
+        """Compute this rank's sums, where user code runs; ask for its votes; sum over the ring and apply. A
+        step is applied as a whole or not at all. Raises RingBroken when the sum did not come about, and
+        NotFinite, on all ranks and with nothing applied, when the job is to stop then."""
 
     def state(self) -> list[Array]:
         """Everything that makes the next step and the result what they are, as arrays to be read."""
@@ -148,6 +158,25 @@ class Trains(Protocol):
 
     def names(self) -> tuple[list[str], list[str]]:
         """Of the model's and of the optimizer's variables, in the order of `state`."""
+
+
+class InTwoParts(Protocol):
+    """A trainer that computes all of its part before it meets the others."""
+
+    def compute(self, step: StepInput) -> Contribution:
+        """This rank's sums. User code runs here, and nothing of the state changes."""
+
+    def commit(
+        self, own: Contribution, *, switch: bool, stop: bool, drain: bool, seconds: float
+    ) -> StepResult:
+        """Sum over the ring and apply, with these votes; raises as `Trains.update` does."""
+
+    def update(self, step: StepInput, meet: Meet) -> StepResult:
+        own = self.compute(step)
+        votes = meet(own.loss)
+        return self.commit(
+            own, switch=votes.switch, stop=votes.stop, drain=votes.drain, seconds=votes.seconds
+        )
 
 
 class Feeds(Protocol):

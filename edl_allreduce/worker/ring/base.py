@@ -57,9 +57,10 @@ class Ring(Protocol):
 
     # -------------------------------------------------------------------------------------- operations
 
-    def sum(self, tensors: Sequence[Any]) -> list[Any]:
+    def sum(self, tensors: Sequence[Any], group: int = 0) -> list[Any]:
         """All tensors summed over the ring, as one operation that succeeds or fails as a whole. They are of
-        the framework that trains."""
+        the framework that trains. Several may be under way in one graph, each with a number of its own, which
+        is the same on all ranks; which of them ends first is open."""
 
     def gather(self, values: Sequence[int]) -> list[list[int]]:
         """The values of every rank, in rank order."""

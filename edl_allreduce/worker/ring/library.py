@@ -66,10 +66,12 @@ class Library:
     def size(self) -> int:
         return int(self._hvd.size())
 
-    def grouped_sum(self, tensors: Sequence[Any]) -> list[Any]:
-        """One operation for all tensors, which have one type."""
+    def grouped_sum(self, tensors: Sequence[Any], group: int = 0) -> list[Any]:
+        """One operation for all tensors, which have one type. Ranks find each other's by its name, and a name
+        can be under way only once."""
+        name = f"edl.step.{group}" if group else "edl.step"
         summed: list[Any] = self._ops._grouped_allreduce(
-            list(tensors), name="edl.step", op=self._hvd.Sum, ignore_name_scope=True
+            list(tensors), name=name, op=self._hvd.Sum, ignore_name_scope=True
         )
         return summed
 

@@ -17,6 +17,7 @@ from edl_allreduce.worker.loop.steps import (
     LOSS,
     WEIGHT,
     Contribution,
+    InTwoParts,
     StepInput,
     StepResult,
     Written,
@@ -31,7 +32,7 @@ GIVEN = LOSS + 1
 """One slot more in the control vector: records whose loss is known."""
 
 
-class Loop:
+class Loop(InTwoParts):
     """The user's loop as the engine's trainer."""
 
     def __init__(self, state: SharedState, handover: Handover, reducer: Reducer, progress: Progress) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import traceback
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ from edl_allreduce.worker.loop.steps import MicroBatch, Written
 from edl_allreduce.worker.records import GoodRecords, read_records
 from edl_allreduce.worker.ring.base import Ring
 from edl_allreduce.worker.ring.horovod import HorovodRing
+from edl_allreduce.worker.ring.solo import SoloRing
 
 __all__ = ["Ending", "prepare"]
 
@@ -235,7 +237,9 @@ def build_trainer(
 
 def make_trainer(spec: JobSpec, definition: ModelDefinition, ring: Ring) -> Trainer:
     if not spec.reproducible:
-        return Trainer(definition, ring, spec.seed, on_nan=spec.on_nan)
+        # Alone there is nothing to sum, and so nothing to begin early.
+        bucket_mb = math.inf if isinstance(ring, SoloRing) else spec.bucket_mb
+        return Trainer(definition, ring, spec.seed, on_nan=spec.on_nan, bucket_mb=bucket_mb)
     count = spec.virtual_ranks
     return ReproducibleTrainer(definition, ring, spec.seed, virtual_ranks=count, on_nan=spec.on_nan)
 

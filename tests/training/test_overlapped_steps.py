@@ -1,0 +1,212 @@
+"""Sums that begin during the backward pass: the same weights as without, and all of a step or nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_allreduce.errors import NotFinite, RingBroken
+from edl_allreduce.spec import OnNan
+from edl_allreduce.worker.keras.buckets import MEGABYTE, buckets
+from edl_allreduce.worker.keras.trainer import Trainer
+from edl_allreduce.worker.keras.zoo import ModelDefinition
+from edl_allreduce.worker.loop.steps import MicroBatch, StepInput, Votes
+from edl_allreduce.worker.ring.solo import SoloRing
+
+pytestmark = pytest.mark.tensorflow
+
+BATCH = 12
+TINY = 1 / MEGABYTE
+"""A bucket for each gradient."""
+
+
+class Ring(SoloRing):
+    """Notes which sums were begun while a step ran, and can break at one of them when others have arrived."""
+
+    def __init__(self) -> None:
+        self.began: list[int] = []
+        self.breaks_at: int | None = None
+        self._arrived: list[Any] = []
+
+    def sum(self, tensors: Sequence[Any], group: int = 0) -> list[Any]:
+        # Groups come in the order of their numbers while the step is traced, and 0 is the last.
+        with tf.control_dependencies(self._arrived):
+            summed = tf.numpy_function(
+                lambda *values: self._summed(group, values), tensors, [t.dtype for t in tensors]
+            )
+        self._arrived = [] if group == 0 else [*self._arrived, *summed]
+        for total, tensor in zip(summed, tensors, strict=True):
+            total.set_shape(tensor.shape)
+        return list(summed)
+
+    def _summed(self, group: int, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.began.append(group)
+        if group == self.breaks_at:
+            raise RuntimeError("the peer is gone")  # TensorFlow makes an UnknownError of it, as of Horovod's
+        return values
+
+
+def model():
+    return keras.Sequential(
+        [
+            keras.layers.Input((5,)),
+            keras.layers.Dense(8, activation="relu", kernel_regularizer=keras.regularizers.L2(0.01)),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(3),
+        ]
+    )
+
+
+class Fails(keras.layers.Layer):
+    """Fails for a negative first feature, with the kind of error that a broken ring has."""
+
+    def call(self, inputs):
+        def check(values):
+            if values[0, 0] < 0:
+                raise RuntimeError("a record that the model cannot take")
+            return values
+
+        checked = tf.numpy_function(check, [inputs], tf.float32)
+        checked.set_shape(inputs.shape)
+        return inputs + tf.stop_gradient(checked - inputs)
+
+
+def linear_model():
+    return keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(4), keras.layers.Dense(3)])
+
+
+def model_that_fails():
+    return keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(4), Fails(), keras.layers.Dense(3)])
+
+
+def loss(labels, predictions):
+    return keras.losses.sparse_categorical_crossentropy(labels, predictions, from_logits=True)
+
+
+def make_trainer(ring: Any, make: Any = model, **settings: Any) -> Trainer:
+    definition = ModelDefinition(
+        path=Path("test.py"),
+        model=make,
+        loss=loss,
+        optimizer=lambda: keras.optimizers.Adam(0.01),
+        feed=lambda dataset, mode, metadata: dataset,
+    )
+    trainer = Trainer(definition, ring, seed=3, **settings)
+    trainer.build(part(0, BATCH))
+    return trainer
+
+
+def part(start: int, stop: int, shift: float = 10.0) -> MicroBatch:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(BATCH, 5)).astype("float32") + np.float32(shift)
+    y = random.integers(0, 3, BATCH)
+    return MicroBatch(tf.constant(x[start:stop]), tf.constant(y[start:stop]), stop - start)
+
+
+def same(one: Trainer, other: Trainer) -> None:
+    for expected, got in zip(one.state(), other.state(), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "megabytes", "expected"),
+    [
+        ([1, 1, 1], 0.0, [[2, 1, 0]]),
+        ([1, 8, 3, 3], 4.0, [[3, 2], [1], [0]]),
+        ([8, 1, 1], 4.0, [[2, 1, 0]]),
+        ([20, 1, 20], 0.0, [[2], [1, 0]]),
+        ([20, 1, 20], 100.0, [[2, 1, 0]]),
+    ],
+)
+def test_gradients_that_are_ready_first_go_first(sizes, megabytes, expected):
+    assert buckets([size * MEGABYTE for size in sizes], megabytes) == expected
+
+
+@pytest.mark.parametrize("on_nan", OnNan)
+def test_buckets_give_the_weights_of_one_sum_whatever_the_parts(on_nan):
+    ring = Ring()
+    whole, split = make_trainer(SoloRing(), on_nan=on_nan), make_trainer(ring, on_nan=on_nan, bucket_mb=TINY)
+    ring.began.clear()
+    for step, cuts in enumerate([[], [6], [4, 8], []]):
+        parts = [part(*edge) for edge in itertools.pairwise([0, *cuts, BATCH])]
+        a = whole.step(StepInput(step, parts, 0, BATCH))
+        b = split.step(StepInput(step, parts, 0, BATCH))
+        assert b.loss == pytest.approx(a.loss, rel=1e-5)
+    same(whole, split)
+    groups = len(split.model.trainable_variables)
+    assert ring.began == [*range(1, groups), 0] * 4, "the same sums on every rank, whatever it computes"
+    ring.began.clear()
+    assert split.step(StepInput(4, [], 0, BATCH), switch=True).switch
+    assert ring.began == [*range(1, groups), 0], "also without a record"
+
+
+def test_votes_are_asked_for_once_when_the_own_part_is_computed():
+    trainer = make_trainer(Ring(), bucket_mb=TINY)
+    losses: list[float] = []
+
+    def meet(own: Any) -> Votes:
+        losses.append(float(own))
+        return Votes(switch=True, drain=True, seconds=2.5)
+
+    result = trainer.update(StepInput(0, [part(0, 5), part(5, BATCH)], 0, BATCH), meet)
+    assert result.switch and not result.stop and result.draining == 1 and result.computed == (2.5,)
+    assert losses == [pytest.approx(result.loss, rel=1e-5)]
+
+
+@pytest.mark.parametrize("on_nan", OnNan)
+def test_a_break_between_two_buckets_leaves_the_state_untouched_and_the_step_is_made_again(on_nan):
+    ring = Ring()
+    whole, trainer = (
+        make_trainer(SoloRing(), on_nan=on_nan),
+        make_trainer(ring, on_nan=on_nan, bucket_mb=TINY),
+    )
+    step = StepInput(0, [part(0, BATCH)], 0, BATCH)
+    before = trainer.state()
+    for breaks_at in (1, 3, 0):
+        ring.began.clear()
+        ring.breaks_at = breaks_at
+        with pytest.raises(RingBroken):
+            trainer.step(step)
+        assert ring.began[-1] == breaks_at, "it broke, and where it should"
+        for expected, got in zip(before, trainer.state(), strict=True):
+            np.testing.assert_array_equal(got, expected)
+    ring.breaks_at = None
+    trainer.step(step)
+    whole.step(step)
+    same(whole, trainer)
+
+
+def test_a_loss_that_is_not_finite_changes_nothing():
+    trainer = make_trainer(Ring(), linear_model, bucket_mb=TINY)
+    before = trainer.state()
+    with pytest.raises(NotFinite):
+        trainer.step(StepInput(0, [part(0, BATCH, shift=float("nan"))], 0, BATCH))
+    for expected, got in zip(before, trainer.state(), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_what_is_raised_while_votes_are_collected_arrives_as_it_is():
+    trainer = make_trainer(Ring(), bucket_mb=TINY)
+    before = trainer.state()
+
+    def meet(own: Any) -> Votes:
+        raise LookupError("no votes today")
+
+    with pytest.raises(LookupError, match="no votes today"):
+        trainer.update(StepInput(0, [part(0, BATCH)], 0, BATCH), meet)
+    for expected, got in zip(before, trainer.state(), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_a_model_that_fails_as_a_ring_does_is_not_taken_for_a_broken_ring():
+    trainer = make_trainer(Ring(), model_that_fails, bucket_mb=TINY)
+    with pytest.raises(tf.errors.OpError, match="a record that the model cannot take"):
+        trainer.step(StepInput(0, [part(0, BATCH, shift=-10.0)], 0, BATCH))
