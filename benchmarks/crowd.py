@@ -1,5 +1,5 @@
-"""Workers by the thousand in one process: real streams and the shipped machine of a worker's attendance, but no
-model, no ring and no threads. Each has a connection of its own, as processes on many machines would."""
+"""Workers by the thousand in one process: real streams and the shipped machine of a worker's attendance, but
+no model, no ring and no threads. Each has a connection of its own, as processes on many machines would."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A real master whose workers somebody else plays: what it wants started and ended goes to stdout, the ends of
-workers come from stdin, one JSON object per line."""
+"""A real master whose workers somebody else plays: what it wants started and ended goes to stdout as
+JSON, one object per line; the numbers of workers that ended come from stdin."""
 
 from __future__ import annotations
 
