@@ -61,9 +61,11 @@ def _job(entry: Entry, job: TrainingJob, known: Known, mirror: Mirror, pods: Seq
     orders = known.master.orders if known.master is not None else None
     held = 0 if orders is None or orders.stop else orders.workers
     if known.master is None and known.workers.any:
-        held = known.workers.running + known.workers.coming  # its master is lost, the job is not
+        # Its master is lost, the job is not.
+        held = max(0, known.workers.running + known.workers.coming - job.spec.standby)
     workers = known.workers
-    settled = workers.running == held == said.ring and not (workers.coming or workers.leaving)
+    whole = workers.running - job.spec.standby == held == said.ring
+    settled = whole and not (workers.coming or workers.leaving)
     return Job(
         name=entry.key,
         minimum=wish.minimum,

@@ -48,9 +48,11 @@ class WorkerConnected:
 class WorkerReady:
     kind: ClassVar[str] = "ready"
     worker_id: int
+    standby: bool = False
+    """There are enough without it: it takes the place of the next one that is lost."""
 
     def text(self) -> str:
-        return f"worker {self.worker_id} is ready"
+        return f"worker {self.worker_id} is ready{' and stands by' if self.standby else ''}"
 
 
 @dataclass(frozen=True)

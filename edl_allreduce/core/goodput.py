@@ -304,6 +304,15 @@ def heard(
     return _split(account, grown, now, witness.cause)
 
 
+def stands_by(account: Account, worker_id: int, ledger: Seconds, now: float) -> Account:
+    """A heartbeat of a worker that is kept ready for somebody's place: its life begins when it gets one. It
+    is beyond what is wanted, so its time is neither spent well nor lost."""
+    life = account.lives.get(worker_id)
+    if life is None or life.gone:
+        return account
+    return _with_life(account, worker_id, replace(life, began=now, at=now, seconds={}, ledger=dict(ledger)))
+
+
 def waits(account: Account, bucket: Bucket, now: float) -> Account:
     """Nobody trains: the job's time goes into this bucket."""
     return _split(account, {bucket: 1.0}, now, None)

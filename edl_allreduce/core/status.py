@@ -9,6 +9,9 @@ from edl_allreduce.core.goodput import GoodputReport
 from edl_allreduce.core.progress import Length
 from edl_allreduce.core.protocol import Evaluated
 
+STANDBY = "standby"
+"""The standing of a worker that is ready and waits for somebody's place."""
+
 
 @dataclass(frozen=True)
 class WorkerStatus:

@@ -23,6 +23,7 @@ def options_of(spec: JobSpec) -> JobOptions:
         max_bad_records=spec.max_bad_records,
         task_records=task_records,
         replace_stragglers=spec.replace_stragglers,
+        standby=0 if task_records or spec.num_workers == 0 else spec.standby,
         verify_fingerprint=spec.verify_fingerprint,
         relaunch=spec.typed.aux_params.get("disable_relaunch", "").lower() != "true",
     )

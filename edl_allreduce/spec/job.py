@@ -291,6 +291,16 @@ class JobSpec(LogFlags, ClusterFlags):
         minimum=1,
         help="The job starts once so many workers are ready, and goes on while so many remain.",
     )
+    standby: int = flag(
+        0,
+        group=Group.ELASTICITY,
+        metavar="N",
+        commands=TRAINING,
+        minimum=0,
+        help="Workers beyond the wanted ones that are kept ready: they have imported, built and traced, and "
+        "take the place of the next worker that is lost, drained or added, without a start. Each costs a "
+        "process or a pod that does not train.",
+    )
     failure_detection_seconds: float = flag(
         10.0,
         group=Group.ELASTICITY,

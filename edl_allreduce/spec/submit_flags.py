@@ -132,6 +132,11 @@ class TrainFlags(TypedDict, total=False):
     min_workers: int
     """The job starts once so many workers are ready, and goes on while so many remain."""
 
+    standby: int
+    """Workers beyond the wanted ones that are kept ready: they have imported, built and traced, and take
+    the place of the next worker that is lost, drained or added, without a start. Each costs a process or
+    a pod that does not train."""
+
     failure_detection_seconds: float
     """How long a silent worker is waited for before the others go on without it: the one setting from
     which all deadlines derive. A process that exits is noticed at once."""

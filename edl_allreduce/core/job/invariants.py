@@ -47,7 +47,7 @@ def _workers(before: JobState, after: JobState, effects: Sequence[Effect]) -> No
     assert all(worker_id < after.keeping.next_id for worker_id in after.slots)
     if launched:
         active = sum(not slot.draining for slot in after.slots.values())
-        assert active <= after.wanted, "nobody is started who is not wanted"
+        assert active <= after.launched, "nobody is started who is not wanted"
         assert not (after.stopping or after.failing), "a job that ends starts nobody"
         assert after.phase not in FINAL and after.phase is not Phase.FINISHING
     assert before.gone <= after.gone, "whoever is gone stays gone"

@@ -37,6 +37,8 @@ def work(turn: Turn, event: membership.Event) -> None:
     actions: tuple[membership.Action, ...]
     match turn.state.work:
         case Ring() as trained:
+            if ring.note(turn, trained, event):
+                return
             actions = ring.handle(turn, trained, event)
         case Queue() as pulled:
             actions = queue.handle(turn, pulled, event)
@@ -121,7 +123,7 @@ def reconcile(turn: Turn) -> None:
     if turn.now < keeping.launch_after:
         return
     active = [slot for slot in state.slots.values() if not slot.draining]
-    missing = state.wanted - len(active)
+    missing = state.launched - len(active)
     vacant = keeping.vacant[-missing:] if missing > 0 else ()
     if keeping.refusals:  # one after the other, until one takes part
         missing = min(missing, 1) if all(slot.accepted for slot in active) else 0
@@ -148,15 +150,28 @@ def scale(turn: Turn, count: int, leaving: tuple[int, ...] = ()) -> None:
     """Change the number of workers; surplus ones drain (`leaving`, then the youngest), missing ones start."""
     turn.tell(events.JobScaled(turn.state.wanted, count))
     turn.change(wanted=count)
-    here = (i for i, slot in turn.state.slots.items() if not slot.draining)
-    active = sorted(here, key=lambda i: (i in leaving, i))
+    active = [i for i, slot in turn.state.slots.items() if not slot.draining]
+    surplus = _surplus(turn.state, sorted(active, key=lambda i: (i in leaving, i)))
     # Somebody may have mended what was in the way of newcomers.
-    turn.keeping(launch_after=0.0, launches_left=max(0, count - len(active)))
+    turn.keeping(launch_after=0.0, launches_left=max(0, turn.state.launched - len(active)))
     work(turn, membership.Wanted(count))
-    for worker_id in active[count:]:
+    for worker_id in surplus:
         if worker_id in turn.state.slots:
             _ask_to_leave(turn, worker_id)
     reconcile(turn)
+
+
+def _surplus(state: JobState, active: list[int]) -> list[int]:
+    """Those whom a smaller job does without, of workers in the order in which they stay. Who is in the ring
+    cannot stand by, so where others do the ring gives up its own."""
+    if not state.options.standby:
+        return active[state.wanted :]
+    members = ring.members_of(state)
+    seated = {m.seat.worker_id for m in members.alive()} if members is not None else set()
+    inside = [i for i in active if i in seated]
+    outside = [i for i in active if i not in seated]
+    room = state.launched - min(state.wanted, len(inside))
+    return inside[state.wanted :] + outside[room:]
 
 
 def drain(turn: Turn, worker_id: int) -> None:
@@ -195,7 +210,7 @@ def adopt(turn: Turn, found: Adopt) -> None:
     turn.change(slots={**turn.state.slots, **slots}, wanted=found.wanted)
     for worker_id in found.living:
         timing.launched(turn, worker_id)
-    turn.keeping(next_id=next_id, launches_left=max(0, found.wanted - next_id))
+    turn.keeping(next_id=next_id, launches_left=max(0, turn.state.launched - next_id))
     work(turn, membership.Wanted(found.wanted))
     work(turn, membership.Unheard(running))
 
@@ -287,7 +302,7 @@ def _around(state: JobState, gone: Slot) -> relaunch.Around:
     ready = sum(peer.course is not None for uid, peer in state.peers.items() if uid != gone.uid)
     return relaunch.Around(
         running=sum(not slot.draining for slot in state.slots.values()),
-        wanted=state.wanted,
+        wanted=state.launched,
         healthy=ready + len(unheard(state)),
         begun=state.course is not None,
         failures=state.keeping.failures,

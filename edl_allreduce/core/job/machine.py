@@ -31,6 +31,7 @@ from edl_allreduce.core.job.inbox import (
     Scale,
     Send,
     Stop,
+    Tell,
     Tick,
 )
 from edl_allreduce.core.job.lifecycle import FINAL, Phase
@@ -294,7 +295,7 @@ def _anomaly(turn: Turn, peer: Peer, message: protocol.FromWorker) -> None:
 def _pulse(turn: Turn, uid: str, peer: Peer, message: protocol.Pulse) -> None:
     pulse = peer.pulse.beat(message.activity, message.step, turn.now, message.done)
     turn.peer(uid, pulse=pulse, last=message)
-    timing.heard(turn, peer.worker_id, message)
+    timing.heard(turn, uid, peer.worker_id, message)
     if not isinstance(turn.state.work, Ring):
         return
     if message.generation:  # 0: in no ring
@@ -342,8 +343,10 @@ def _ready(turn: Turn, uid: str, message: protocol.Ready) -> None:
     turn.progress(total_steps=message.total_steps, length=message.length)
     turn.peer(uid, course=course)
     turn.slot(peer.worker_id, accepted=True)
-    turn.tell(events.WorkerReady(peer.worker_id))
+    before = len(turn.effects)
     keeping.work(turn, membership.Heard(uid, message))
+    ready = events.WorkerReady(peer.worker_id, ring.stands_by(turn.state, uid))
+    turn.effects.insert(before, Tell(ready))
 
 
 def _leads_on(state: JobState, peer: Peer) -> bool:

@@ -10,7 +10,7 @@ from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.job.machine import usual_step
 from edl_allreduce.core.job.state import JobState, Queue, Result, Ring
 from edl_allreduce.core.membership.types import Standing
-from edl_allreduce.core.status import CheckpointStatus, JobStatus, Tally, WorkerFacts, WorkerStatus
+from edl_allreduce.core.status import STANDBY, CheckpointStatus, JobStatus, Tally, WorkerFacts, WorkerStatus
 
 
 def result(state: JobState) -> Result:
@@ -112,7 +112,7 @@ def _members(state: JobState, work: Ring, facts: Mapping[int, WorkerFacts]) -> l
             WorkerStatus(
                 worker_id=number,
                 host=member.seat.host,
-                standing=member.standing.value,
+                standing=STANDBY if work.members.stands_by(uid) else member.standing.value,
                 rank=rank if rank is not None and member.standing is not Standing.WAITING else -1,
                 activity=last.activity.value if last is not None else "",
                 step=last.step if last is not None else 0,

@@ -9,8 +9,8 @@ from edl_allreduce.core.goodput import reform_cause
 from edl_allreduce.core.job import finishing
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.job.state import JobState, Ring, Waiting
-from edl_allreduce.core.job.turn import Turn
-from edl_allreduce.core.membership import machine
+from edl_allreduce.core.job.turn import Turn, changed
+from edl_allreduce.core.membership import hearing, machine
 from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.membership.hearing import PROOF
 from edl_allreduce.core.membership.types import Member, Standing
@@ -30,6 +30,14 @@ def handle(turn: Turn, work: Ring, event: membership.Event) -> tuple[membership.
         trained=progress.trained.turn(_stands(members), turn.now),
     )
     return actions
+
+
+def note(turn: Turn, work: Ring, event: membership.Event) -> bool:
+    """Whether that was all: nothing follows from it (`hearing.note`)."""
+    members = hearing.note(work.members, event, turn.now)
+    if members is not None:
+        turn.change(work=changed(work, members=members))
+    return members is not None
 
 
 def perform(turn: Turn, work: Ring, action: membership.Action) -> None:
@@ -117,6 +125,12 @@ def workers_known(state: JobState) -> set[int]:
     return seated | set(state.slots) | {peer.worker_id for peer in state.peers.values()}
 
 
+def stands_by(state: JobState, uid: str) -> bool:
+    """Whether it is ready and waits for somebody's place."""
+    members = members_of(state)
+    return members is not None and members.stands_by(uid)
+
+
 def alive(state: JobState) -> list[Member]:
     members = members_of(state)
     return members.alive() if members is not None else []
@@ -125,13 +139,29 @@ def alive(state: JobState) -> list[Member]:
 def has_model(state: JobState) -> bool:
     """Whether somebody could still make a last step, in the ring or on the way to the next one. Members of a
     ring that have lost their connection may train by now, although nobody heard that they joined."""
-    cut_off = any(m.standing is Standing.RING and m.away is not None for m in alive(state))
-    return cut_off or bool(holders(state))
+    members = members_of(state)
+    if members is None:
+        return False
+    if any(m.has_state for m in members.members.values()):
+        return True
+    return any(m.standing is Standing.RING and m.away is not None for m in members.alive())
 
 
 def holders(state: JobState) -> frozenset[str]:
     members = members_of(state)
     return frozenset(uid for uid, m in members.members.items() if m.has_state) if members else frozenset()
+
+
+def first_holder(state: JobState) -> int | None:
+    """The lowest rank that holds the model and is connected, as the number of its worker."""
+    members = members_of(state)
+    if members is None or members.plan is None:
+        return None
+    for seat in members.plan.members:
+        member = members.members.get(seat.uid)
+        if member is not None and member.has_state and seat.uid in state.peers:
+            return seat.worker_id
+    return None
 
 
 def expected(state: JobState, worker_id: int) -> str:

@@ -40,6 +40,8 @@ class JobOptions:
     """Whether a lost worker is replaced."""
     verify_fingerprint: str = ""
     """Which the weights must have at the end; empty: any."""
+    standby: int = 0
+    """Workers beyond the wanted ones that are kept ready for the place of the next one that is lost."""
     head_start: float = 0.0
     """Seconds for survivors to re-form before a replacement starts, where it would take their cores."""
 
@@ -258,6 +260,11 @@ class JobState:
     """Nobody was heard at the last tick."""
     ticked: float | None = None
 
+    @property
+    def launched(self) -> int:
+        """Workers that the master keeps running: those that are wanted, and those that stand by."""
+        return self.wanted + self.options.standby
+
 
 def begin(options: JobOptions, now: float) -> JobState:
     """A job of which nothing is known yet."""
@@ -270,6 +277,7 @@ def begin(options: JobOptions, now: float) -> JobState:
             deadlines=options.deadlines,
             recover_until=options.recover_until,
             master_grace=options.master_grace,
+            standby=options.standby,
         )
         work = Ring(membership.State(wishes))
     return JobState(
@@ -279,7 +287,7 @@ def begin(options: JobOptions, now: float) -> JobState:
         began=now,
         account=Account(options.max_bad_records, expected=options.verify_fingerprint),
         goodput=goodput.begin(now),
-        keeping=Keeping(launches_left=options.num_workers),
+        keeping=Keeping(launches_left=options.num_workers + options.standby),
     )
 
 

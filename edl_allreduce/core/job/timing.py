@@ -21,9 +21,13 @@ def connected(turn: Turn, hello: protocol.Hello) -> None:
     turn.change(goodput=seen)
 
 
-def heard(turn: Turn, worker_id: int, pulse: protocol.Pulse) -> None:
+def heard(turn: Turn, uid: str, worker_id: int, pulse: protocol.Pulse) -> None:
     state = turn.state
-    if pulse.ledger and isinstance(state.work, Ring):
+    if not pulse.ledger or not isinstance(state.work, Ring):
+        return
+    if ring.stands_by(state, uid):
+        turn.change(goodput=goodput.stands_by(state.goodput, worker_id, pulse.ledger, turn.now))
+    else:
         witness = _witness(state, pulse.generation, turn.now)
         seen = goodput.heard(state.goodput, worker_id, pulse.ledger, turn.now, witness)
         turn.change(goodput=seen)
@@ -51,16 +55,12 @@ def tick(turn: Turn) -> None:
 
 def _witness(state: JobState, generation: int, now: float) -> Witness | None:
     """The first in the ring who holds the model and is heard; `generation`: of which it tells."""
-    plan = ring.plan_of(state)
-    if plan is None or not isinstance(state.work, Ring) or _without_witness(state, now) is not None:
-        return None
-    holders = ring.holders(state)
-    seats = [seat for seat in plan.members if seat.uid in holders and seat.uid in state.peers]
-    if not seats:
+    first = ring.first_holder(state)
+    if first is None or not isinstance(state.work, Ring) or _without_witness(state, now) is not None:
         return None
     redoes = state.progress.place.step < state.progress.redo_until
     cause = state.work.causes.get(generation, goodput.ReformCause.FIRST)
-    return Witness(seats[0].worker_id, cause, redoes)
+    return Witness(first, cause, redoes)
 
 
 def _without_witness(state: JobState, now: float) -> Bucket | None:

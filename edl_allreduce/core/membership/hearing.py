@@ -62,6 +62,27 @@ def learn(state: State, event: Event, now: float) -> tuple[State, tuple[Action, 
             return replace(state, options=replace(state.options, minimum=1), stopping=True), ()
 
 
+def note(state: State, event: Event, now: float) -> State | None:
+    """Take down what one of many says; None where something may follow from it, which is `handle`'s to say.
+
+    A ring of a thousand says three thousand things while it forms. A decision looks at every member, and it
+    is the same for all of them but the first and the last. Should one be missed, the next tick makes it.
+    """
+    if not isinstance(event, Heard) or state.finished or state.plan is None:
+        return None
+    match event.message:
+        case Entered(generation) if state.entered_since is not None:
+            pass
+        case Joined(generation) if 0 < state.joined < state.plan.size - 1:
+            pass
+        case _:
+            return None
+    member = state.members.get(event.uid)
+    if member is None or not _current(member, generation) or _impossible(state, member, event.message):
+        return None
+    return _heard(state, member, event.message, now)
+
+
 def _heard(state: State, member: Member, message: Message, now: float) -> State:
     match message:
         case Ready(step=step, has_state=has_state) if member.standing is Standing.PREPARING:
@@ -74,6 +95,7 @@ def _heard(state: State, member: Member, message: Message, now: float) -> State:
             return replace(with_member(state, replace(member, entered=True)), entered_since=first)
         case Joined(generation, step) if _current(member, generation):
             state, member = _progressed(state, member, step)
+            state = replace(state, joined=state.joined + (not member.joined))
             return with_member(state, replace(member, entered=True, joined=True, has_state=True, step=step))
         case Joined(_, step) if member.standing is not Standing.PREPARING:
             # Too late for that ring, but true: this worker holds the model.
@@ -231,6 +253,7 @@ def _adopt(state: State, plan: Plan, now: float) -> tuple[State, tuple[Action, .
         members={**members, **{s.uid: _seated(s, plan, now) for s in unheard}},
         broken_since=None,
         entered_since=now,
+        joined=0,
         moved=False,
         stalls=(),
         losses=losses,

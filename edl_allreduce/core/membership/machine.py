@@ -82,16 +82,17 @@ def _decide(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     away = [m for m in ring if m.away is not None]
     if away:
         return _wait(state, f"worker {_ids(away)} trains, but has lost its connection to the master")
-    newcomers = state.newcomers()
-    seats = _seats(state, ring + newcomers)
     draining = [m for m in ring if m.draining]
+    newcomers = _taken(state, len(ring) - len(draining))
+    seats = _seats(state, ring + newcomers)
     if draining:
         if len(seats) == len(ring) and not newcomers:
             return _wait(state, f"worker {_ids(draining)} wants to leave, but nobody is ready to take over")
         kept = [m for m in seats if m.draining]
         handover = f"; worker {_ids(kept)} stays until others can do without" if kept else ""
         return _publish(state, seats, False, f"worker {_ids(draining)} drains{handover}", now)
-    if newcomers and _gathered(state, newcomers, now):
+    whole = len(newcomers) == state.takes(len(ring))
+    if newcomers and (whole or _gathered(state, newcomers, now)):
         return _publish(state, seats, False, f"worker {_ids(newcomers)} joins", now)
     return replace(state, waiting_for=""), ()
 
@@ -172,6 +173,11 @@ def _seats(state: State, candidates: list[Member]) -> list[Member]:
     return [m for m in candidates if m.seat.uid in uids]
 
 
+def _taken(state: State, staying: int) -> list[Member]:
+    """The newcomers that get a place beside so many who stay; the others stand by."""
+    return state.newcomers()[: state.takes(staying)]
+
+
 def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     """The first ring, or the first after everybody was lost."""
     ready = [
@@ -199,6 +205,7 @@ def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     enough = 0 < options.wanted <= len(ready) or bool(leaving) or state.stopping  # who leaves does not wait
     if not (enough or now - min(m.since for m in ready) >= options.cool_down):
         return _wait(state, f"{len(ready)} workers are ready, others may follow in a moment")
+    ready = sorted(ready, key=_seniority)[: state.takes(0)]
     lost = f" ({'; '.join(state.losses)})" if state.losses else ""
     reason = f"{len(ready)} workers are ready{lost}"
     return _publish(state, sorted(ready + leaving, key=lambda m: m.seat.worker_id), True, reason, now)
@@ -209,7 +216,8 @@ def _replace_ring(
 ) -> tuple[State, tuple[Action, ...]]:
     """The ring is no more: go on with the others, or hold them until the minimum is there again."""
     present = [m for m in ring if m.standing is not Standing.PREPARING and m.away is None]
-    candidates = present + state.newcomers()
+    newcomers = _taken(state, sum(not m.draining for m in present))
+    candidates = present + newcomers
     if not any(m.has_state for m in candidates):
         candidates += state.let_go()
     cut_off = [m for m in state.members.values() if m.away is not None and m.may_hold]
@@ -220,7 +228,10 @@ def _replace_ring(
     seats = _seats(state, candidates)
     minimum = max(1, state.options.minimum)
     if len(seats) >= minimum:
-        return _publish(state, seats, True, "; ".join(state.losses) or "the ring broke", now)
+        reasons = state.losses or ("the ring broke",)
+        if state.options.standby and newcomers:
+            reasons = (*reasons, f"worker {_ids(newcomers)} stood by and takes over")
+        return _publish(state, seats, True, "; ".join(reasons), now)
     state, order = _order_abort(state, inside, "; ".join(state.losses))
     why = f" ({'; '.join(state.losses)})" if state.losses else ""
     state, _ = _wait(state, f"{len(seats)} of at least {minimum} workers remain{why}{_preparing(state)}")
@@ -374,6 +385,7 @@ def _publish(
         members={**state.members, **left, **seated},
         broken_since=None,
         entered_since=None,
+        joined=0,
         moved=False,
         losses=(),
         waiting_for="",

@@ -81,6 +81,8 @@ class Options:
     """A restarted master plans nothing before this time: the old ring may still report. 0: no restart."""
     master_grace: float = 60.0
     """How long a worker trains on without a master before it ends by itself."""
+    standby: int = 0
+    """Workers beyond the wanted ones: while there are enough in the ring they are ready and wait."""
 
     @property
     def patience(self) -> float:
@@ -120,6 +122,8 @@ class State:
     """When the current ring was first reported broken."""
     entered_since: float | None = None
     """When the first member entered the current ring."""
+    joined: int = 0
+    """How many said that they joined it."""
     aborted: int = 0
     """The generation that was told to abort."""
     moved: bool = False
@@ -150,6 +154,19 @@ class State:
             return []
         known = (self.members.get(seat.uid) for seat in self.plan.members)
         return [m for m in known if m is not None and m.standing is not Standing.ABSENT]
+
+    def takes(self, staying: int) -> int | None:
+        """How many newcomers have a place beside so many who stay; None: all of them."""
+        return max(0, self.options.wanted - staying) if self.options.standby else None
+
+    def stands_by(self, uid: str) -> bool:
+        """Whether it is ready, and the ring has as many as are wanted without it."""
+        member = self.members.get(uid)
+        if not self.options.standby or self.plan is None or member is None:
+            return False
+        if member.standing is not Standing.WAITING or member.draining or self.plan.rank_of(uid) is not None:
+            return False
+        return self.takes(sum(not m.draining for m in self.alive())) == 0
 
     def newcomers(self) -> list[Member]:
         """Workers that are ready and not in the current plan, by id."""
