@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edl_allreduce.data.opening import check_params, find
-from edl_allreduce.errors import DataError, ModelError, UsageError
+from edl_allreduce.errors import DataError, ModelError, StorageError, UsageError
 from edl_allreduce.spec import JobSpec, JobType, Strategy, job_directory
 from edl_allreduce.spec.params import split_model_def
 from edl_allreduce.spec.words import did_you_mean
@@ -97,7 +97,7 @@ def _check_data(spec: JobSpec) -> None:
         if path:
             try:
                 find(path, params)
-            except DataError as error:
+            except (DataError, StorageError) as error:
                 raise UsageError(f"--{flag}: {error}") from error
 
 
