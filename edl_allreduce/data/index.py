@@ -142,14 +142,14 @@ def _of_object(path: Object, kind: str, build: Build, fits: Fits) -> FileIndex:
     if stored is not None and fits(stored, path.size):
         return stored
     try:
-        found = _decode(store(path).whole(beside, _most_bytes(path.size)), stamp, path.size)
+        found = _decode(store().whole(beside, _most_bytes(path.size)), stamp, path.size)
     except StorageRefused:
         found = None
     index = found if found is not None and fits(found, path.size) else build(path)
     _store(local, stamp, index)
     if index is not found:
         try:
-            store(path).write(beside, _encode(stamp, index))
+            store().write(beside, _encode(stamp, index))
         except StorageError as error:
             log.info("no index is kept beside %s: %s", path, error)
     return index

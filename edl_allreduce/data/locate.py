@@ -221,7 +221,7 @@ def _matching(name: str) -> list[tuple[Place, _Tree]]:
     url = place(name)
     assert isinstance(url, Url)
     if not glob.has_magic(name):
-        tree = _Tree(store(url).below(url))
+        tree = _Tree(store().below(url))
         if not tree.objects:
             raise DataError(f"{name}: no object has this name or begins with it; check bucket and name")
         return [(tree.objects[0] if tree.objects[0].url == url else url, tree)]
@@ -230,7 +230,7 @@ def _matching(name: str) -> list[tuple[Place, _Tree]]:
     if fixed == 0:
         raise DataError(f"{name}: the name of the bucket cannot be a pattern; write it out")
     base = Url(url.scheme, "/".join(pattern[:fixed]))
-    tree = _Tree(store(url).below(base))
+    tree = _Tree(store().below(base))
     found = [place for place in tree.places() if _matches(place.path, url.path)]
     if not found:
         raise DataError(f"{name}: no object matches this pattern; {len(tree.objects)} are below {base}")
@@ -332,7 +332,7 @@ def _agree(path: str, files: Sequence[DataPath], kinds: dict[DataPath, Kind | No
 
 def _head(file: DataPath) -> bytes:
     if isinstance(file, Object):  # a block would be too much
-        return store(file).read(file, 0, min(16, file.size))
+        return store().read(file, 0, min(16, file.size))
     return head_of(file, 16)
 
 

@@ -146,7 +146,7 @@ class OpenObject:
     def __init__(self, found: Object) -> None:
         self.object = found
         self.size = found.size
-        self._store = store(found)
+        self._store = store()
         self._cache = cache()
         self._folder = self._cache.folder(found)
         self._changed = threading.Condition()

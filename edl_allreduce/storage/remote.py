@@ -74,10 +74,9 @@ class _Kind(Enum):
 
 
 class Store:
-    """One kind of storage, as fsspec opens it."""
+    """What can be asked of object storage; `patience` is for each request."""
 
-    def __init__(self, scheme: str, patience: float) -> None:
-        self._scheme = scheme
+    def __init__(self, patience: float) -> None:
         self._patience = patience
 
     # ---------------------------------------------------------------------------------------------- reading
@@ -204,9 +203,9 @@ class Store:
         raise AssertionError("the rests between attempts never end")
 
 
-def store(url: Url) -> Store:
-    """The storage of a URL, with the patience of this process."""
-    return Store(url.scheme, _patience())
+def store(patience: float | None = None) -> Store:
+    """With the patience of this process unless another is given."""
+    return Store(_patience() if patience is None else patience)
 
 
 def _patience() -> float:

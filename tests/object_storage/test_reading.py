@@ -27,7 +27,7 @@ def put(directory: Path, url: str) -> None:
     for file in directory.rglob("*"):
         if file.is_file() and not file.name.startswith("."):
             target = place(f"{url}/{file.relative_to(directory)}")
-            store(target).upload(file, target)
+            store().upload(file, target)
 
 
 def tfrecords(directory: Path) -> None:
@@ -178,7 +178,7 @@ def test_an_object_that_is_replaced_is_an_error_and_never_mixed(tmp_path, bucket
         if file.is_file():
             file.unlink()
     target = place(f"{bucket}/data.csv")
-    store(target).write(target, (folder / "data.csv").read_bytes().replace(b"\n7,", b"\n8,"))
+    store().write(target, (folder / "data.csv").read_bytes().replace(b"\n7,", b"\n8,"))
     with pytest.raises(DataError, match="was replaced while the job reads it"):
         source.read(range(400))
 
@@ -191,7 +191,7 @@ def test_the_cache_stays_below_its_limit_and_gives_the_right_bytes(tmp_path, buc
     put(folder, bucket)
     monkeypatch.setenv(CACHE_GIB, str(4 / 1024))
     blocks.cache.cache_clear()
-    found = store(place(bucket)).look(place(f"{bucket}/one"))
+    found = store().look(place(f"{bucket}/one"))
     opened = blocks.OpenObject(found)
     for _ in range(2):
         for start in range(0, len(content), 700_000):
@@ -207,7 +207,7 @@ def test_reading_straight_on_asks_for_more_and_more(tmp_path, bucket, gate):
     folder.mkdir()
     (folder / "one").write_bytes(bytes(20 << 20))
     put(folder, bucket)
-    opened = blocks.OpenObject(store(place(bucket)).look(place(f"{bucket}/one")))
+    opened = blocks.OpenObject(store().look(place(f"{bucket}/one")))
     for start in range(0, 20 << 20, 1 << 20):
         opened.pread(1 << 20, start)
     assert gate.count("GET", "/one") <= 6
@@ -243,4 +243,4 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatc
 
     monkeypatch.setattr(fsspec, "filesystem", missing)
     with pytest.raises(SetupError, match=r"pip install 'edl-allreduce\[azure\]'"):
-        store(Url("az", "box/name")).look(Url("az", "box/name"))
+        store().look(Url("az", "box/name"))
