@@ -7,6 +7,9 @@ EdlError
 ├── DataError           the data cannot be read as asked                     exit 1
 │   └── BadRecord       one record is corrupt: file, offset and index known
 ├── CheckpointError     a checkpoint is torn, corrupt or of another format   exit 1
+├── StorageError        object storage did not answer in time                exit 1
+│   └── StorageRefused  it answered no: no rights, no such bucket; trying again does not help
+│       └── ObjectMissing   there is no such object
 ├── SetupError          something is missing on this machine                 exit 1
 ├── ClusterError        Kubernetes did not do what was asked                 exit 1
 │   ├── ClusterUnreachable  nobody answers there
@@ -70,6 +73,18 @@ class BadRecord(DataError):
 
 class CheckpointError(EdlError):
     """A checkpoint is torn, corrupt or of another format."""
+
+
+class StorageError(EdlError):
+    """Object storage did not do what was asked, although it was asked again for a while."""
+
+
+class StorageRefused(StorageError):
+    """It will not do it the next time either."""
+
+
+class ObjectMissing(StorageRefused):
+    """There is no such object."""
 
 
 class SetupError(EdlError):

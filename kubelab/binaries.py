@@ -71,6 +71,11 @@ MODULES = (
     ),
     Module("coredns", "github.com/coredns/coredns", {"coredns": "kubelab/go/coredns"}),
     Module("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
+    Module(
+        "gofakes3",
+        "github.com/johannesboyne/gofakes3",
+        {"gofakes3": "github.com/johannesboyne/gofakes3/cmd/gofakes3"},
+    ),
     Module("tools", "tools", {"pause": "kubelab/go/tools/pause", "probe": "kubelab/go/tools/probe"}),
 )
 
@@ -97,8 +102,9 @@ def ensure(*modules: str) -> None:
 
 
 def complete() -> bool:
-    """Whether nothing needs to be built."""
-    return all(find(name) for module in MODULES for name in module.programs)
+    """Whether nothing that a cluster needs has to be built."""
+    needed = (module for module in MODULES if module.name != "gofakes3")
+    return all(find(name) for module in needed for name in module.programs)
 
 
 def hollow_stages() -> list[Path]:

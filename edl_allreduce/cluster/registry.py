@@ -34,11 +34,13 @@ from edl_allreduce.cluster.known import Address, read_event
 from edl_allreduce.cluster.processes import process_ticks
 from edl_allreduce.core.protocol import NoteKind
 from edl_allreduce.core.status import EventRecord, JobStatus
-from edl_allreduce.errors import UsageError
+from edl_allreduce.errors import StorageError, UsageError
 from edl_allreduce.reading import UNDECODABLE, small_file
 from edl_allreduce.spec import Command, JobSpec, JobType, parse_job, to_argv
 from edl_allreduce.spec.job import jobs_root
 from edl_allreduce.spec.words import did_you_mean
+from edl_allreduce.storage.remote import store
+from edl_allreduce.storage.url import Place, Url, place
 
 ADDRESS = "job.json"
 EVENTS = "events.jsonl"
@@ -57,6 +59,8 @@ ROOM_BYTES = 64 * 1024
 """What a job's own files need at the least."""
 SHOWN_JOBS = 5
 """How many an error message names."""
+GLANCE_SECONDS = 5.0
+"""How long a command that shows something waits for object storage."""
 _CHECKPOINT = re.compile(r"version-(\d+)")
 
 
@@ -150,7 +154,7 @@ class LocalJobFiles:
             return f"To do it again:{type_this}"
         if not spec.checkpoint_dir:
             return f"It was started without --checkpoint_dir. To begin again:{type_this}"
-        found = newest_checkpoint(Path(address.cwd) / spec.checkpoint_dir)
+        found = newest_checkpoint(_seen_from(address.cwd, spec.checkpoint_dir))
         orphans = (
             f"Workers that still live train on for {spec.master_grace_seconds:.0f} s and write a checkpoint "
             "before they end."
@@ -300,8 +304,21 @@ def known_jobs(environ: Mapping[str, str] = os.environ) -> list[LocalJobFiles]:
     return [job for job, _ in sorted(known, key=lambda pair: -pair[1])]
 
 
-def newest_checkpoint(directory: Path) -> tuple[int, Path] | None:
+def _seen_from(directory: str, given: str) -> Place:
+    """A path that was given to a job which began in that directory, or a URL."""
+    where = place(given)
+    return where if isinstance(where, Url) else Path(directory) / where
+
+
+def newest_checkpoint(directory: Place) -> tuple[int, Place] | None:
     """The step and place of the newest checkpoint that was written whole, judged by its files only."""
+    if isinstance(directory, Url):
+        try:
+            found = store(GLANCE_SECONDS).below(directory)
+        except StorageError:
+            return None
+        done = ((_CHECKPOINT.fullmatch(one.parent.name), one) for one in found if one.name == "done")
+        return max(((int(name[1]), one.parent) for name, one in done if name), default=None)
     try:
         names = ((_CHECKPOINT.fullmatch(path.name), path) for path in directory.iterdir())
         whole = [(int(name[1]), path) for name, path in names if name and (path / "done").exists()]

@@ -29,7 +29,7 @@ class ArrayRecordSource(ShardedBytes):
         self._locks = [threading.Lock() for _ in files]
         for file in files:
             # No read-ahead: records are asked for by number, not in sequence.
-            reader = ArrayRecordReader(str(file.path), options="readahead_buffer_size:0")
+            reader = ArrayRecordReader(str(file.on_this_machine()), options="readahead_buffer_size:0")
             self._readers.append(reader)
             if not reader.ok():  # the constructor is silent; closing tells why
                 why = self._close_readers()

@@ -6,14 +6,13 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_allreduce.data.files import DataFile, pread, read_spans
-from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
+from edl_allreduce.data.files import DataFile, DataPath, opened, pread, read_spans
+from edl_allreduce.data.index import FileIndex, Tear, load_all, refuse_tear
 from edl_allreduce.data.sharded import ShardedBytes
 from edl_allreduce.data.source import Metadata
 from edl_allreduce.errors import DataError
@@ -101,9 +100,7 @@ class CsvSource(ShardedBytes):
         self._dialect = Dialect.of(params, files[0])
         stamp = f"csv quoted={self._dialect.quoted}"
         quoted = self._dialect.quoted
-        indexes = [
-            load_or_build(file.path, stamp, lambda path: build_index(path, quoted), _fits) for file in files
-        ]
+        indexes = load_all(files, stamp, lambda path: build_index(path, quoted), _fits)
         for file, index in zip(files, indexes, strict=True):
             if index.tear is not None and not allow_truncated:
                 raise refuse_tear(file.path, index.tear)
@@ -175,8 +172,8 @@ class CsvSource(ShardedBytes):
 
     def _head(self, file: DataFile, index: FileIndex) -> list[bytes]:
         """The first two lines, for finding the header and the number of fields."""
-        with file.path.open("rb", buffering=0) as stream:
-            return [pread(stream.fileno(), end - start, start) for start, end in index.table[:2].tolist()]
+        with opened(file.path) as fd:
+            return [pread(fd, end - start, start) for start, end in index.table[:2].tolist()]
 
     def _parse(self, file: DataFile, line: bytes) -> list[str]:
         try:
@@ -242,7 +239,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def build_index(path: Path, quoted: bool) -> FileIndex:
+def build_index(path: DataPath, quoted: bool) -> FileIndex:
     """[start, end) of each line that is not blank. A line end inside quotes is part of the record.
 
     Quotes inside quoted fields are doubled, so a line end is a record's end exactly when the number of
@@ -252,10 +249,9 @@ def build_index(path: Path, quoted: bool) -> FileIndex:
     returns: list[npt.NDArray[np.bool_]] = []
     quotes_before = base = 0
     previous = -1
-    with path.open("rb", buffering=0) as stream:
-        begin = len(_BOM) if stream.read(len(_BOM)) == _BOM else 0
-        stream.seek(0)
-        while block := stream.read(_SCAN_BYTES):
+    with opened(path) as fd:
+        begin = len(_BOM) if pread(fd, len(_BOM), 0) == _BOM else 0
+        while block := pread(fd, _SCAN_BYTES, base):
             data = np.frombuffer(block, np.uint8)
             newlines = np.flatnonzero(data == _NEWLINE)
             if quoted:

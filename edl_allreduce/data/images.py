@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from edl_allreduce.data.files import DataFile
+from edl_allreduce.data.files import DataFile, for_each, head_of
 from edl_allreduce.data.locate import Kind
 from edl_allreduce.data.source import Columns, Indices, Metadata, as_indices, fingerprint_of
 from edl_allreduce.errors import BadRecord, DataError
@@ -49,8 +49,9 @@ class ImageFolderSource:
     def read(self, indices: Indices) -> Columns:
         wanted = as_indices(indices, len(self))
         images = np.empty(wanted.size, dtype=object)
-        for place, index in enumerate(wanted.tolist()):
-            images[place] = self._read(index)
+        remote = bool(self.files) and self.files[0].is_remote
+        for place, image in enumerate(for_each(wanted.tolist(), self._read, remote=remote)):
+            images[place] = image
         if self._labels is None:
             return {"image": images}
         return {"image": images, "label": self._labels[wanted]}
@@ -58,8 +59,11 @@ class ImageFolderSource:
     def _read(self, index: int) -> bytes:
         file = self.files[index]
         try:
-            with file.path.open("rb") as stream:
-                data = stream.read(file.size + 1)
+            if isinstance(file.path, Path):
+                with file.path.open("rb") as stream:
+                    data = stream.read(file.size + 1)
+            else:
+                data = head_of(file.path, file.size)
         except OSError as error:
             raise _bad(file, index, f"it cannot be read ({error.strerror})") from error
         if len(data) != file.size:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_allreduce.data.columns import select
-from edl_allreduce.data.files import DataFile, cannot_read
+from edl_allreduce.data.files import DataFile, head_of
 from edl_allreduce.data.locate import Kind
 from edl_allreduce.data.numpy_files import load_archive, map_array
 from edl_allreduce.data.source import Columns, Indices, Metadata, as_indices, fingerprint_of
@@ -25,7 +24,7 @@ class NumpySource:
     """Columns by name. ``.npy`` files are memory-mapped, one column each; ``.npz`` files are loaded."""
 
     def __init__(self, files: Sequence[DataFile], *, columns: Sequence[str] = ()) -> None:
-        archives = [file for file in files if _is_archive(file.path)]
+        archives = [file for file in files if _is_archive(file)]
         if archives and len(archives) != len(files):
             raise DataError(
                 f"{archives[0].path.parent}: holds .npz and .npy files; give a glob that matches one kind, "
@@ -33,7 +32,7 @@ class NumpySource:
             )
         if archives:
             self._shards = [[file] for file in files]
-            parts = [_load_archive(file.path, columns) for file in files]
+            parts = [_load_archive(file, columns) for file in files]
         else:  # arrays of the same name in several directories follow one another
             self._shards = [list(group) for _, group in groupby(files, key=lambda file: file.path.parent)]
             parts = [_map_arrays(shard, columns) for shard in self._shards]
@@ -60,23 +59,19 @@ class NumpySource:
         self._columns = {}
 
 
-def _is_archive(path: Path) -> bool:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(len(_ARCHIVE)) == _ARCHIVE
-    except OSError as error:
-        raise cannot_read(path, error) from error
+def _is_archive(file: DataFile) -> bool:
+    return head_of(file.path, len(_ARCHIVE)) == _ARCHIVE
 
 
 def _map_arrays(files: Sequence[DataFile], names: Sequence[str]) -> tuple[str, Columns]:
     """The arrays of one directory."""
-    columns = {file.path.stem: map_array(file.path) for file in files}
+    columns = {file.path.stem: map_array(file.on_this_machine()) for file in files}
     where = str(files[0].path.parent)
     return where, select(columns, names, where=where)
 
 
-def _load_archive(path: Path, names: Sequence[str]) -> tuple[str, Columns]:
-    return str(path), load_archive(path, names)
+def _load_archive(file: DataFile, names: Sequence[str]) -> tuple[str, Columns]:
+    return str(file.path), load_archive(file.on_this_machine(), names)
 
 
 def _joined(parts: Sequence[tuple[str, Columns]]) -> tuple[Columns, list[int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -13,10 +12,11 @@ import numpy.typing as npt
 
 from edl_allreduce.data.cache import CACHE_BYTES, Cache
 from edl_allreduce.data.columns import select
-from edl_allreduce.data.files import DataFile
+from edl_allreduce.data.files import DataFile, DataPath, Stream
 from edl_allreduce.data.locate import Kind
 from edl_allreduce.data.source import Columns, Indices, Metadata, as_indices, fingerprint_of
 from edl_allreduce.errors import BadRecord, DataError, SetupError
+from edl_allreduce.storage.url import Object
 
 try:
     import pyarrow as pa
@@ -128,9 +128,13 @@ _DAMAGED = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, Overflo
 """What pyarrow raises for files that are not sound: mostly its own, also the builtins that those extend."""
 
 
-def _footer(path: Path) -> tuple[Any, list[int]]:
+def _readable(path: DataPath) -> Any:
+    return pa.PythonFile(Stream(path), mode="r") if isinstance(path, Object) else path
+
+
+def _footer(path: DataPath) -> tuple[Any, list[int]]:
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(_readable(path)) as file:
             groups = [_rows(file.metadata, number) for number in range(file.metadata.num_row_groups)]
             if sum(groups) != file.metadata.num_rows:
                 raise ValueError(
@@ -151,10 +155,10 @@ def _rows(metadata: Any, number: int) -> int:
     return rows
 
 
-def _load(path: Path, row_group: int, names: Sequence[str], rows: int) -> _RowGroup:
+def _load(path: DataPath, row_group: int, names: Sequence[str], rows: int) -> _RowGroup:
     try:
         # A file object of its own per call: pyarrow's readers must not be shared between threads.
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(_readable(path)) as file:
             table = file.read_row_group(row_group, columns=list(names))
             table.validate(full=True)  # offsets that point outside would end the process, not the reading
         if table.num_rows != rows:

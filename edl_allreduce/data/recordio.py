@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -28,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_allreduce.data.cache import CACHE_BYTES, Cache
-from edl_allreduce.data.files import DataFile, pread, read_spans
-from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
+from edl_allreduce.data.files import DataFile, DataPath, Handle, opened, pread, read_spans, size_of
+from edl_allreduce.data.index import FileIndex, Tear, load_all, refuse_tear
 from edl_allreduce.data.limits import CHUNK_BYTES, gunzip
 from edl_allreduce.data.sharded import ShardedBytes
 from edl_allreduce.data.tfrecord import masked_crc
@@ -118,7 +117,7 @@ class RecordIOSource(ShardedBytes):
     kind = "recordio"
 
     def __init__(self, files: Sequence[DataFile], *, allow_truncated: bool = False) -> None:
-        indexes = [load_or_build(file.path, self.kind, build_index, _fits) for file in files]
+        indexes = load_all(files, self.kind, build_index, _fits)
         for file, index in zip(files, indexes, strict=True):
             if index.tear is not None and not allow_truncated:
                 raise refuse_tear(file.path, index.tear)
@@ -162,7 +161,7 @@ class RecordIOSource(ShardedBytes):
                     records += self._read_places(fd, shard, chunk, rows, firsts[begin])
         return records
 
-    def _chunk(self, fd: int, shard: int, number: int) -> _Chunk:
+    def _chunk(self, fd: Handle, shard: int, number: int) -> _Chunk:
         known = self._cache.get((shard, number))
         if known is not None:
             return known
@@ -173,7 +172,9 @@ class RecordIOSource(ShardedBytes):
         self._cache.put((shard, number), chunk)
         return chunk
 
-    def _read_places(self, fd: int, shard: int, places: _Places, rows: list[int], first: int) -> list[bytes]:
+    def _read_places(
+        self, fd: Handle, shard: int, places: _Places, rows: list[int], first: int
+    ) -> list[bytes]:
         stored = read_spans(fd, [places.starts[row] for row in rows], [places.ends[row] for row in rows])
         records: list[bytes] = []
         for row, data in zip(rows, stored, strict=True):
@@ -194,7 +195,7 @@ class RecordIOSource(ShardedBytes):
         return records
 
 
-def _load_chunk(fd: int, row: list[int]) -> _Chunk:
+def _load_chunk(fd: Handle, row: list[int]) -> _Chunk:
     """Read, check and take apart one chunk."""
     offset, crc, compressor, size, count = row
     if compressor == _IMPOSSIBLE:
@@ -334,13 +335,12 @@ def _claimed(data: bytes, at: int) -> int:
     raise _Damaged("a snappy frame does not say how large it is")
 
 
-def build_index(path: Path) -> FileIndex:
+def build_index(path: DataPath) -> FileIndex:
     """One row per chunk, from the headers alone."""
     rows: list[tuple[int, int, int, int, int]] = []
     records = 0
-    with path.open("rb", buffering=0) as stream:
-        fd = stream.fileno()
-        size = os.fstat(fd).st_size
+    with opened(path) as fd:
+        size = size_of(fd)
         at = 0
         while at < size:
             header = pread(fd, _HEADER.size, at)
@@ -372,7 +372,7 @@ def build_index(path: Path) -> FileIndex:
     return FileIndex(_table(rows))
 
 
-def _has(fd: int, *row: int) -> bool:
+def _has(fd: Handle, *row: int) -> bool:
     """Whether a chunk has as many records as its header says, although so many hardly fit into it."""
     if row[_COMPRESSOR] == Compressor.NONE:
         return False

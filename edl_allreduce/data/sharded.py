@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from edl_allreduce.data.files import DataFile, FilePool
+from edl_allreduce.data.files import DataFile, FilePool, for_each
 from edl_allreduce.data.index import Tear
 from edl_allreduce.data.source import Indices, Metadata, as_indices, fingerprint_of
 from edl_allreduce.errors import BadRecord
@@ -27,6 +27,7 @@ class ShardedBytes(ABC):
         self._tears = tuple(tears) or (None,) * len(self._files)
         self._first = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
         self._pool = FilePool()
+        self._remote = any(file.is_remote for file in self._files)
         self._fingerprint = fingerprint_of(self.kind, len(self), ((f.name, f.size) for f in self._files))
 
     def __len__(self) -> int:
@@ -61,10 +62,14 @@ class ShardedBytes(ABC):
         ascending = wanted[order]
         shards = np.searchsorted(self._first, ascending, side="right") - 1
         local = (ascending - self._first[shards]).tolist()
-        records: list[bytes] = []
+        parts: list[tuple[int, list[int]]] = []
+        start = 0
         for shard, group in groupby(shards.tolist()):
-            start = len(records)
-            records += self._read_shard(shard, local[start : start + sum(1 for _ in group)])
+            stop = start + sum(1 for _ in group)
+            parts.append((shard, local[start:stop]))
+            start = stop
+        read = for_each(parts, lambda part: self._read_shard(*part), remote=self._remote)
+        records = [record for part in read for record in part]
         restored: list[bytes] = [b""] * len(records)
         for place, record in zip(order.tolist(), records, strict=True):
             restored[place] = record

@@ -51,7 +51,7 @@ def _write_part(source: RecordSource, rows: range, directory: Path, advance: Adv
                 file = source.files[row]
                 target = directory / file.name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file.path, target)
+                shutil.copyfile(file.on_this_machine(), target)
                 advance(1)
         case Kind.CSV:
             assert isinstance(source, CsvSource)

@@ -6,15 +6,14 @@ import os
 import struct
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import google_crc32c
 import numpy as np
 
-from edl_allreduce.data.files import DataFile, pread, read_spans
-from edl_allreduce.data.index import FileIndex, Tear, load_or_build, refuse_tear
+from edl_allreduce.data.files import DataFile, DataPath, opened, pread, read_spans, size_of
+from edl_allreduce.data.index import FileIndex, Tear, load_all, refuse_tear
 from edl_allreduce.data.sharded import ShardedBytes
 from edl_allreduce.files import AtomicFile
 
@@ -42,7 +41,7 @@ class TFRecordSource(ShardedBytes):
     kind = "tfrecord"
 
     def __init__(self, files: Sequence[DataFile], *, allow_truncated: bool = False) -> None:
-        indexes = [load_or_build(file.path, self.kind, build_index, _fits) for file in files]
+        indexes = load_all(files, self.kind, build_index, _fits)
         for file, index in zip(files, indexes, strict=True):
             if index.tear is not None and not allow_truncated:
                 raise refuse_tear(file.path, index.tear)
@@ -86,12 +85,11 @@ def _problem(frame: bytes, body: bytes, expected: int) -> str:
     return f"checksum {stored:08x} is stored, its {len(body)} bytes give {masked_crc(body):08x}"
 
 
-def build_index(path: Path) -> FileIndex:
+def build_index(path: DataPath) -> FileIndex:
     """Offsets of all records and the end of the last one, from the length fields alone."""
     offsets = array("q", [0])
-    with path.open("rb", buffering=0) as stream:
-        fd = stream.fileno()
-        size = os.fstat(fd).st_size
+    with opened(path) as fd:
+        size = size_of(fd)
         position = base = 0
         window = b""
         while position < size:

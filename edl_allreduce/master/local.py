@@ -43,6 +43,7 @@ from edl_allreduce.rpc.identity import SHORTEST_TOKEN
 from edl_allreduce.rpc.server import MasterServer
 from edl_allreduce.rpc.unix import UNIX
 from edl_allreduce.spec import JobSpec, JobType, job_directory, to_argv
+from edl_allreduce.storage.url import place
 from edl_allreduce.web.guard import page_token, page_url
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def _tell_end(spec: JobSpec, result: Result, job: LocalJob) -> None:
 
 def _places(spec: JobSpec) -> dict[str, str]:
     """What the job wrote beside its result."""
-    newest = newest_checkpoint(Path(spec.checkpoint_dir)) if spec.checkpoint_dir else None
+    newest = newest_checkpoint(place(spec.checkpoint_dir)) if spec.checkpoint_dir else None
     return {
         "Checkpoint": str(newest[1]) if newest is not None else "",
         "TensorBoard": spec.tensorboard_log_dir,

@@ -7,7 +7,9 @@ import os
 import uuid
 from pathlib import Path
 
-from edl_allreduce.errors import UsageError
+from edl_allreduce.errors import StorageError, UsageError
+from edl_allreduce.storage.remote import store
+from edl_allreduce.storage.url import is_url, place
 
 TRIAL_BYTES = 4096
 """One block: a full disk takes an empty file."""
@@ -23,9 +25,29 @@ CURES = {
 }
 
 
-def words(error: OSError) -> str:
+def words(error: Exception) -> str:
     """What the system said, without number and path: people know where they write to."""
-    return error.strerror or str(error) or type(error).__name__
+    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+
+
+def try_place(flag: str, given: str) -> None:
+    """The same for a place in object storage, or on a disk."""
+    where = place(given)
+    if isinstance(where, Path):
+        try_directory(flag, where)
+        return
+    trial = where / f".elasticdl-trial-{uuid.uuid4().hex}"
+    try:
+        store().write(trial, bytes(TRIAL_BYTES))
+        store().delete([trial])
+    except StorageError as error:
+        raise UsageError(f"{flag}: {error}") from error
+
+
+def refuse_url(flag: str, given: str) -> None:
+    """For what needs a file system."""
+    if is_url(given):
+        raise UsageError(f"{flag}={given}: cannot be in object storage; give a directory")
 
 
 def try_directory(flag: str, directory: Path, *, private: bool = False) -> None:

@@ -20,7 +20,15 @@ from edl_allreduce.contract import (
 )
 from edl_allreduce.core import protocol, stories
 from edl_allreduce.core.health import Activity
-from edl_allreduce.errors import CheckpointError, DataError, EdlError, ModelError, SetupError, UsageError
+from edl_allreduce.errors import (
+    CheckpointError,
+    DataError,
+    EdlError,
+    ModelError,
+    SetupError,
+    StorageRefused,
+    UsageError,
+)
 from edl_allreduce.spec import JobSpec, JobType, parse_job
 from edl_allreduce.worker.attendant import Attendant
 from edl_allreduce.worker.keras import pinned_imports
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("edl_allreduce.worker")
 
 PULLED = (JobType.EVALUATION_ONLY, JobType.PREDICTION_ONLY)
-INVALID = (CheckpointError, ModelError, DataError, SetupError, UsageError)
+INVALID = (CheckpointError, ModelError, DataError, SetupError, StorageRefused, UsageError)
 
 
 def main(argv: list[str] | None = None) -> NoReturn:

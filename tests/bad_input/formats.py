@@ -299,8 +299,9 @@ def _checkpoint(folder: Path) -> list[Path]:
 def _read_checkpoint(folder: Path) -> None:
     """A checkpoint is whole or passed over; asked for by name, a broken one is told."""
     from edl_allreduce.worker.checkpoint import format as files
+    from edl_allreduce.worker.checkpoint.shelf import DiskShelf, newest
 
-    _, broken = files.newest(folder)
+    _, broken = newest(DiskShelf(folder))
     assert all(len(words) > 20 for words in broken)
     files.read(folder / "version-5")
 

@@ -27,6 +27,7 @@ from edl_allreduce.reading import small_file
 from edl_allreduce.rpc import codec
 from edl_allreduce.spec import parse_job
 from edl_allreduce.worker.checkpoint import format as checkpoint
+from edl_allreduce.worker.checkpoint.shelf import DiskShelf, newest
 from tests.bad_input.bounds import bounded
 from tests.bad_input.formats import FORMATS, pickled_by_python_2
 from tests.bad_input.texts import TRAIN
@@ -326,7 +327,7 @@ def test_a_checkpoint_of_impossible_variables_is_passed_over(tmp_path, field, va
     contents.write_text(json.dumps(tree))
     done.write_bytes(str(zlib.crc32(contents.read_bytes())).encode())
     with bounded():
-        loaded, broken = checkpoint.newest(tmp_path)
+        loaded, broken = newest(DiskShelf(tmp_path))
         assert loaded is not None and loaded.path == older and len(broken) == 1
         with pytest.raises(CheckpointError, match="version-5"):
             checkpoint.read(tmp_path / "version-5")

@@ -10,7 +10,7 @@ import pytest
 from edl_allreduce.data import open_source
 from edl_allreduce.data.source import RecordSource
 from edl_allreduce.data.tfrecord import TFRecordWriter
-from edl_allreduce.errors import DataError
+from edl_allreduce.errors import DataError, UsageError
 
 
 def write(path, *records):
@@ -164,8 +164,8 @@ class TestRefusals:
             open_source(f"{data},{data}/data-00001")
 
     def test_a_remote_address(self):
-        with pytest.raises(DataError, match="mount the bucket"):
-            open_source("gs://bucket/data")
+        with pytest.raises(UsageError, match="ftp:// is not known; expected a path, or a URL of s3://"):
+            open_source("ftp://host/data")
 
     def test_a_type_that_nothing_there_has(self, data):
         with pytest.raises(DataError, match="can be read as parquet"):

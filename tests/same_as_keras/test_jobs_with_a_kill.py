@@ -12,7 +12,7 @@ import pytest
 
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.testing.jobs import RunningJob
-from edl_allreduce.worker.checkpoint import format as checkpoint
+from edl_allreduce.worker.checkpoint.shelf import DiskShelf, newest
 from tests.same_as_keras import kinds
 from tests.same_as_keras.test_every_kind_of_model import BATCH, DATA, EPOCHS, STEPS
 
@@ -87,7 +87,7 @@ def test_batch_normalisation_of_a_subclassed_model_learns_its_averages(train, tm
 
 def saved(directory: Path) -> dict[str, np.ndarray]:
     """The newest checkpoint's variables by their names."""
-    loaded, _ = checkpoint.newest(directory)
+    loaded, _ = newest(DiskShelf(directory))
     assert loaded is not None
     variables = [*loaded.contents.model, *loaded.contents.optimizer]
     return {v.path: array for v, array in zip(variables, loaded.arrays, strict=True)}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from edl_allreduce.core import protocol
 from edl_allreduce.core.course import differences
 from edl_allreduce.errors import CheckpointError, UsageError
-from edl_allreduce.worker.checkpoint.format import CONTENTS, NAME, Array, JobIdentity, Loaded, newest, read
+from edl_allreduce.storage.remote import store
+from edl_allreduce.storage.url import Place, Url, place
+from edl_allreduce.worker.checkpoint.format import DONE, NAME, Array, JobIdentity, Loaded
+from edl_allreduce.worker.checkpoint.shelf import newest, shelf
 
 log = logging.getLogger(__name__)
 
@@ -80,12 +82,12 @@ def load_for_init(
     directory: str, trainer: HoldsState, send: Callable[[protocol.Note], None] = lambda note: None
 ) -> Loaded:
     """The checkpoint that --checkpoint_dir_for_init names: the directory of several, or one of them."""
-    path = Path(directory)
-    if NAME.fullmatch(path.name) and (path / CONTENTS).exists():
-        loaded: Loaded | None = read(path)
+    path = place(directory)
+    if is_version(path):
+        loaded: Loaded | None = shelf(str(path.parent)).read(path)
         broken: list[str] = []
     else:
-        loaded, broken = newest(path)
+        loaded, broken = newest(shelf(directory))
     if loaded is None:
         raise CheckpointError(nothing_to_begin_with(path, broken))
     for problem in broken:
@@ -96,8 +98,18 @@ def load_for_init(
     return loaded
 
 
-def nothing_to_begin_with(path: Path, broken: Sequence[str] = ()) -> str:
-    there = ", ".join(sorted(p.name for p in path.iterdir())[:5]) if path.is_dir() else "no directory"
+def is_version(path: Place) -> bool:
+    """Whether this is one checkpoint, and not the directory of several."""
+    if not NAME.fullmatch(path.name):
+        return False
+    return store().exists(path / DONE) if isinstance(path, Url) else (path / DONE).exists()
+
+
+def nothing_to_begin_with(path: Place, broken: Sequence[str] = ()) -> str:
+    if isinstance(path, Url):
+        there = "none"
+    else:
+        there = ", ".join(sorted(p.name for p in path.iterdir())[:5]) if path.is_dir() else "no directory"
     found = "; ".join(broken[:3]) or there or "nothing"
     return (
         f"--checkpoint_dir_for_init={path}: expected a whole checkpoint (version-<step>) there, found {found}"

@@ -28,6 +28,7 @@ import numpy as np
 from edl_allreduce import faults, files
 from edl_allreduce.errors import CheckpointError
 from edl_allreduce.reading import UNDECODABLE, small_file
+from edl_allreduce.storage.url import Place
 from edl_allreduce.version import __version__
 from edl_allreduce.worker.loop.journal import Journal
 
@@ -37,6 +38,7 @@ FORMAT = 1
 STATE, CONTENTS, DONE = "state.bin", "checkpoint.json", "done"
 NAME = re.compile(r"version-(\d+)")
 _DRAFT = re.compile(r"\.(version-(\d+))\..+\.tmp")
+_WRITER = re.compile(rb"\d+ ([0-9a-f]{16})")
 _CHUNK = 16 * 1024 * 1024
 
 Array = np.ndarray[Any, Any]
@@ -110,7 +112,7 @@ class Snapshot:
 class Loaded:
     """A checkpoint that was read and found intact."""
 
-    path: Path
+    path: Place
     contents: Contents
     arrays: list[Array]
 
@@ -186,15 +188,25 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def read(path: Path) -> Loaded:
-    """Read a checkpoint; raises CheckpointError unless it is whole."""
+def part_names(done: bytes) -> tuple[str, str]:
+    """The files of state and contents. In object storage `done` also says who wrote them (`shelf`)."""
+    writer = _WRITER.fullmatch(done)
+    if writer is None:
+        return STATE, CONTENTS
+    return f"state-{writer[1].decode()}.bin", f"checkpoint-{writer[1].decode()}.json"
+
+
+def read(directory: Path, shown: Place | None = None) -> Loaded:
+    """Read a checkpoint; raises CheckpointError unless it is whole. `shown`: where it really is."""
+    path = shown or directory
     try:
-        text = small_file(path / CONTENTS)
-        marker = small_file(path / DONE)
-        size = (path / STATE).stat().st_size
+        marker = small_file(directory / DONE)
+        state, contained = (directory / name for name in part_names(marker))
+        text = small_file(contained)
+        size = state.stat().st_size
     except OSError as error:
         raise CheckpointError(f"the checkpoint {path} is incomplete: {error}") from error
-    if marker != str(zlib.crc32(text)).encode():
+    if marker.split(b" ")[0] != str(zlib.crc32(text)).encode():
         raise CheckpointError(f"the checkpoint {path} is corrupt: the checksum of {CONTENTS} is wrong")
     try:
         contents = msgspec.json.decode(text, type=Contents)
@@ -212,7 +224,7 @@ def read(path: Path) -> Loaded:
     if size != expected:
         raise CheckpointError(f"the checkpoint {path} is torn: {STATE} has {size} bytes, expected {expected}")
     try:
-        data = np.fromfile(path / STATE, np.uint8)
+        data = np.fromfile(state, np.uint8)
     except OSError as error:
         raise CheckpointError(f"the checkpoint {path} is incomplete: {error}") from error
     if data.size != expected or zlib.crc32(data.data) != contents.state_crc32:
@@ -233,18 +245,7 @@ def versions(directory: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def newest(directory: Path) -> tuple[Loaded | None, list[str]]:
-    """The newest checkpoint that is whole, and what is wrong with those that are newer."""
-    broken: list[str] = []
-    for path in versions(directory):
-        try:
-            return read(path), broken
-        except CheckpointError as error:
-            broken.append(str(error))
-    return None, broken
-
-
-def number_of(path: Path) -> int:
+def number_of(path: Place) -> int:
     """The step of a checkpoint."""
     return int(path.name.removeprefix("version-"))
 

@@ -8,16 +8,18 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from edl_allreduce import clock
 from edl_allreduce.core import protocol
+from edl_allreduce.errors import StorageError
+from edl_allreduce.storage.url import Place
 from edl_allreduce.worker import disk
 from edl_allreduce.worker.checkpoint import format as on_disk
 from edl_allreduce.worker.checkpoint.fit import HoldsState, check_fit, check_identity
 from edl_allreduce.worker.checkpoint.format import Array, JobIdentity, Loaded, Snapshot, Variable, number_of
+from edl_allreduce.worker.checkpoint.shelf import newest, shelf
 from edl_allreduce.worker.loop.journal import Journal
 
 log = logging.getLogger(__name__)
@@ -44,7 +46,8 @@ class Checkpoints:
         keep: int,
         send: Callable[[protocol.Checkpointed], None],
     ) -> None:
-        self.directory = Path(directory)
+        self._shelf = shelf(directory)
+        self.directory = self._shelf.where
         self._trainer = trainer
         self._identity = identity
         self._every = every
@@ -57,7 +60,7 @@ class Checkpoints:
         self._busy = False
         self._thread: threading.Thread | None = None
         self._saved = -1
-        self._seen: list[Path] | None = None
+        self._seen: list[Place] | None = None
         self._loaded: Loaded | None = None
         model, optimizer = trainer.names()
         self._infinite = set(on_disk.not_finite([*model, *optimizer], trainer.state()))
@@ -70,9 +73,9 @@ class Checkpoints:
 
     def newest(self) -> Loaded | None:
         """Where the job goes on if nobody holds its state. Read once, as long as no other one appears."""
-        there = on_disk.versions(self.directory)
+        there = list(self._shelf.versions())
         if there != self._seen:
-            self._loaded, broken = on_disk.newest(self.directory)
+            self._loaded, broken = newest(self._shelf)
             self._seen = there
             self.passed_over = _passed_over(broken, there, self._loaded)
             if self.passed_over:
@@ -118,7 +121,7 @@ class Checkpoints:
         """The state of this step was wrong; nobody must go on from it."""
         if step == self._saved:
             self.flush()
-            on_disk.withdraw(self.directory, step)
+            self._shelf.withdraw(step)
 
     def _run(self) -> None:
         with suppress(OSError):
@@ -147,15 +150,15 @@ class Checkpoints:
                 error = f"{spoiled[0]} holds NaN or an infinity, from which nobody could go on"
                 log.error("no checkpoint of step %d: %s", step, error)
                 return protocol.Checkpointed(step, where, error)
-            on_disk.tidy(self.directory)  # there may be no room otherwise
+            self._shelf.tidy()  # there may be no room otherwise
             if self._identity.bits:
                 snapshot = replace(snapshot, fingerprint=on_disk.fingerprint_of(snapshot.arrays))
-            path = on_disk.write(self.directory, snapshot, self._identity)
-            on_disk.prune(self.directory, self._keep, step)
-            on_disk.tidy(self.directory)
+            path = self._shelf.write(snapshot, self._identity)
+            self._shelf.prune(self._keep, step)
+            self._shelf.tidy()
         except Exception as error:
-            text = disk.words(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            unknown = not isinstance(error, OSError)
+            unknown = not isinstance(error, OSError | StorageError)
+            text = disk.words(error) if not unknown else f"{type(error).__name__}: {error}"
             log.error("the checkpoint of step %d could not be written: %s", step, text, exc_info=unknown)
             return protocol.Checkpointed(step, where, text)
         log.info("checkpoint of step %d is in %s", step, path)
@@ -163,7 +166,7 @@ class Checkpoints:
         return protocol.Checkpointed(step, str(path), seconds=seconds, fingerprint=snapshot.fingerprint)
 
 
-def _passed_over(broken: Sequence[str], there: Sequence[Path], loaded: Loaded | None) -> str:
+def _passed_over(broken: Sequence[str], there: Sequence[Place], loaded: Loaded | None) -> str:
     if not broken:
         return ""
     others = f" (and {len(broken) - 1} before it)" if len(broken) > 1 else ""

@@ -13,6 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from edl_allreduce import files
+from edl_allreduce.errors import StorageError
+from edl_allreduce.storage.remote import store
+from edl_allreduce.storage.url import Url, place
 from edl_allreduce.worker import disk
 from edl_allreduce.worker.loop.steps import Written
 
@@ -30,7 +33,9 @@ def write_model(model: Any, output: str, spare: Sequence[Path] = ()) -> Written:
 
     Where that cannot be, model.keras goes into the first of the `spare` directories that has room.
     """
-    target = Path(output)
+    target = place(output)
+    if isinstance(target, Url):
+        return _upload(model, target, spare)
     problem = _write_keras(model, target)
     if problem:
         return _rescue(model, spare, f"the model could not be written to {target}: {problem}")
@@ -46,17 +51,50 @@ def write_model(model: Any, output: str, spare: Sequence[Path] = ()) -> Written:
     return Written(path)
 
 
-def _rescue(model: Any, spare: Sequence[Path], why: str) -> Written:
-    for place in spare:
+def _upload(model: Any, target: Url, spare: Sequence[Path]) -> Written:
+    """Written on this machine first; the graph of the SavedModel comes last, with which it is complete."""
+    for room in spare:
         try:
-            target = Path(tempfile.mkdtemp(prefix=RESCUED, dir=place))
+            local = Path(tempfile.mkdtemp(prefix=RESCUED, dir=room))
         except OSError as error:
-            log.warning("%s has no room for the model either: %s", place, error)
+            log.warning("%s has no room for the model: %s", room, error)
+            continue
+        written = write_model(model, str(local))
+        if not written.path:
+            shutil.rmtree(local, ignore_errors=True)
+            continue
+        try:
+            store().delete([target / GRAPH])
+            _put(local, target, last=GRAPH)
+        except StorageError as error:
+            why = f"the model could not be written to {target}: {error}"
+            return Written(written.path, f"{why}. It is in {local} instead")
+        shutil.rmtree(local, ignore_errors=True)
+        log.info("the model was uploaded to %s", target)
+        return Written(str(target / KERAS_FILE), written.trouble)
+    return Written(
+        "", f"the model could not be written to {target}: no directory here has room to make it in"
+    )
+
+
+def _put(local: Path, target: Url, last: str) -> None:
+    """All files of a directory under the same names, the one that says that all are there at the end."""
+    found = [path for path in local.rglob("*") if path.is_file()]
+    for path in sorted(found, key=lambda path: (path.name == last, path)):
+        store().upload(path, target / path.relative_to(local).as_posix())
+
+
+def _rescue(model: Any, spare: Sequence[Path], why: str) -> Written:
+    for room in spare:
+        try:
+            target = Path(tempfile.mkdtemp(prefix=RESCUED, dir=room))
+        except OSError as error:
+            log.warning("%s has no room for the model either: %s", room, error)
             continue
         problem = _write_keras(model, target)
         if not problem:
             return Written(str(target / KERAS_FILE), f"{why}. It is in {target} instead")
-        log.warning("%s has no room for the model either: %s", place, problem)
+        log.warning("%s has no room for the model either: %s", room, problem)
         shutil.rmtree(target, ignore_errors=True)
     return Written("", why)
 
@@ -86,7 +124,11 @@ def _words(error: Exception) -> str:
 
 def write_pass(model: Any, output: str, number: int) -> None:
     """The model after an epoch: `output`/pass-00000/, one file per variable, `done` when it is complete."""
-    final = Path(output) / f"pass-{number:05d}"
+    target = place(output)
+    if isinstance(target, Url):
+        _upload_pass(model, target, number)
+        return
+    final = target / f"pass-{number:05d}"
     try:
         files.clear_drafts(final, alone=True)
         with files.new_directory(final) as draft:
@@ -97,6 +139,16 @@ def write_pass(model: Any, output: str, number: int) -> None:
         log.error("%s could not be written: %s", final, disk.words(error))
     else:
         log.info("wrote %s", final)
+
+
+def _upload_pass(model: Any, target: Url, number: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="pass-") as scratch:
+        write_pass(model, scratch, number)
+        name = f"pass-{number:05d}"
+        try:
+            _put(Path(scratch) / name, target / name, last="done")
+        except StorageError as error:  # training goes on, as with a full disk
+            log.error("%s could not be written: %s", target / name, error)
 
 
 def _write_saved_model(model: Any, target: Path) -> None:

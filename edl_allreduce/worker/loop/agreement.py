@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from edl_allreduce import faults
 from edl_allreduce.core import protocol
 from edl_allreduce.core.protocol import NoteKind, Plan
 from edl_allreduce.errors import RingBroken
+from edl_allreduce.storage.url import Place
 from edl_allreduce.worker.checkpoint.writer import Checkpoints
 from edl_allreduce.worker.loop import journal as journals
 from edl_allreduce.worker.loop.diary import Diary
@@ -48,7 +48,7 @@ class Agreement:
     checkpoints: Checkpoints | None
     weights: SameWeights | None = None
     """Where all ranks must hold the same bits."""
-    _begun_from: Path | None = None
+    _begun_from: Place | None = None
 
     def begin_from_checkpoint(self) -> None:
         """Take the newest checkpoint, as long as no state of a living worker was taken."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 from edl_allreduce.core import protocol, stories
-from edl_allreduce.errors import SetupError
+from edl_allreduce.errors import SetupError, StorageError
 
 PASSING = frozenset({"AbortedError", "DeadlineExceededError", "ResourceExhaustedError", "UnavailableError"})
 """TensorFlow's words for a network or a machine in trouble; TensorFlow itself may not be loaded here."""
@@ -15,7 +15,7 @@ def report(error: BaseException, *, invalid: bool, step: int, whole: bool) -> pr
     """For the master. `whole`: with every frame (--full_traceback)."""
     story = stories.tell(error)
     # Whatever comes from outside may be gone the next time; a line of code that raises will do so again.
-    weather = isinstance(error, OSError | MemoryError) or type(error).__name__ in PASSING
+    weather = isinstance(error, OSError | MemoryError | StorageError) or type(error).__name__ in PASSING
     place = "" if weather else f"{story.place}, step {step}"
     text = stories.whole(error) if whole else story.text
     if not story.own and not invalid:

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edl_allreduce.data.opening import check_params, find
-from edl_allreduce.errors import DataError, ModelError, UsageError
+from edl_allreduce.errors import DataError, ModelError, StorageError, UsageError
 from edl_allreduce.spec import JobSpec, JobType, Strategy, job_directory
 from edl_allreduce.spec.params import split_model_def
 from edl_allreduce.spec.words import did_you_mean
-from edl_allreduce.worker.checkpoint.fit import nothing_to_begin_with
-from edl_allreduce.worker.checkpoint.format import CONTENTS, versions
-from edl_allreduce.worker.disk import try_directory, try_file
+from edl_allreduce.storage.url import place
+from edl_allreduce.worker.checkpoint.fit import is_version, nothing_to_begin_with
+from edl_allreduce.worker.checkpoint.shelf import shelf
+from edl_allreduce.worker.disk import refuse_url, try_directory, try_file, try_place
 from edl_allreduce.worker.keras.predictions import refuse_others
 from edl_allreduce.worker.keras.zoo import CONTRACT, check_file
 from edl_allreduce.worker.loop.diary import refuse_other_job
@@ -36,8 +37,9 @@ def check_local_job(spec: JobSpec) -> None:
     except (DataError, ModelError) as error:
         raise UsageError(str(error)) from error
     if spec.checkpoint_dir_for_init:
-        _check_init(Path(spec.checkpoint_dir_for_init))
+        _check_init(spec.checkpoint_dir_for_init)
     if spec.job_type is JobType.PREDICTION_ONLY and spec.output and not spec.overwrite:
+        refuse_url("--output", spec.output)
         refuse_others(Path(spec.output))
     check_places(spec)
     if spec.distribution_strategy is not Strategy.LOCAL:
@@ -48,21 +50,26 @@ def check_local_job(spec: JobSpec) -> None:
 
 def check_places(spec: JobSpec) -> None:
     """Where results go; each worker tries, since each may run on another machine."""
+    if spec.job_type is JobType.PREDICTION_ONLY:
+        refuse_url("--output", spec.output)
     if spec.output and spec.job_type is not JobType.EVALUATION_ONLY:
-        try_directory("--output", Path(spec.output))
+        try_place("--output", spec.output)
     if spec.job_type not in TRAINING:
         return
     if spec.checkpoints:
-        try_directory("--checkpoint_dir", Path(spec.checkpoints))
+        try_place("--checkpoint_dir", spec.checkpoints)
     if spec.tensorboard_log_dir:
+        refuse_url("--tensorboard_log_dir", spec.tensorboard_log_dir)
         try_directory("--tensorboard_log_dir", Path(spec.tensorboard_log_dir))
     if spec.audit_dir:
+        refuse_url("--audit_dir", spec.audit_dir)
         refuse_other_job(spec.audit_dir, spec.job_name)
         try_directory("--audit_dir", Path(spec.audit_dir))
 
 
-def _check_init(path: Path) -> None:
-    if not versions(path) and not (path / CONTENTS).exists():
+def _check_init(directory: str) -> None:
+    path = place(directory)
+    if not is_version(path) and not shelf(directory).versions():
         raise UsageError(nothing_to_begin_with(path))
 
 
@@ -97,7 +104,7 @@ def _check_data(spec: JobSpec) -> None:
         if path:
             try:
                 find(path, params)
-            except DataError as error:
+            except (DataError, StorageError) as error:
                 raise UsageError(f"--{flag}: {error}") from error
 
 

@@ -24,6 +24,7 @@ from edl_allreduce.core.schedule import Order, Schedule
 from edl_allreduce.data import RecordSource, open_source
 from edl_allreduce.errors import DataError, EdlError, ModelError
 from edl_allreduce.spec import JobSpec, MixedPrecision, job_directory
+from edl_allreduce.storage.url import is_url
 from edl_allreduce.worker.attendant import Attendant
 from edl_allreduce.worker.checkpoint.fit import load_for_init
 from edl_allreduce.worker.keras import fingerprint, hparams
@@ -258,7 +259,7 @@ def export(spec: JobSpec, trainer: Trainer) -> Written:
 
 def _spare(spec: JobSpec) -> list[Path]:
     """Where a model may go that has no room in --output."""
-    places = [Path(spec.checkpoints)] if spec.checkpoints else []
+    places = [Path(spec.checkpoints)] if spec.checkpoints and not is_url(spec.checkpoints) else []
     with suppress(RuntimeError):  # a user without a home has no such directory
         places.append(job_directory(spec))
     return [*places, *SPARE]

@@ -22,6 +22,7 @@ from edl_allreduce.core.status import metrics_line
 from edl_allreduce.data import RecordSource
 from edl_allreduce.errors import ModelError, UsageError
 from edl_allreduce.spec import JobSpec, JobType
+from edl_allreduce.storage.url import place
 from edl_allreduce.worker.attendant import Attendant
 from edl_allreduce.worker.checkpoint.fit import load_for_init
 from edl_allreduce.worker.checkpoint.format import Array
@@ -82,7 +83,7 @@ class TrainedModel:
     def want(self, step: int) -> None:
         """All workers of a job use the same checkpoint, also when a newer one appears meanwhile."""
         if step != self.step:
-            self.load(str(Path(self._directory) / f"version-{step}"))
+            self.load(str(place(self._directory) / f"version-{step}"))
 
 
 class TaskWorker:

@@ -1,0 +1,171 @@
+"""An S3 server on loopback, and a gate before it that can refuse, cut and delay what passes.
+
+The server keeps its buckets in a file, so that it may be killed and started again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kubelab import binaries
+from kubelab.waiting import eventually, pause
+
+LOOPBACK = "127.0.0.1"
+
+
+class BucketServer:
+    """A process that serves buckets until it is killed."""
+
+    def __init__(self, directory: Path, bucket: str) -> None:
+        self._file = directory / "buckets.db"
+        self._log = directory / "server.log"
+        self._bucket = bucket
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.kills = 0
+
+    def start(self) -> None:
+        argv = [str(binaries.program("gofakes3")), "-host", f"{LOOPBACK}:{self.port}"]
+        argv += ["-backend", "bolt", "-bolt.db", str(self._file), "-initialbucket", self._bucket]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log)
+        eventually(self._answers, f"the S3 server on port {self.port} to answer", 30)
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None
+
+    def kill(self) -> None:
+        """As a machine that loses its power."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            self.kills += 1
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((LOOPBACK, self.port)) == 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+Fault = Callable[[str, str, int], str]
+"""(method, path, number of the request) -> what happens to it: "", "503", "403", "cut" or "slow"."""
+
+
+class BucketGate:
+    """Passes requests on to a server, unless `fault` says otherwise; counts what it did."""
+
+    def __init__(self, port: int, slow_seconds: float = 0.3) -> None:
+        self.fault: Fault = lambda method, path, number: ""
+        self.done: dict[str, int] = {}
+        self.requests: list[tuple[str, str]] = []
+        self._target = port
+        self._slow_seconds = slow_seconds
+        self._lock = threading.Lock()
+        gate = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Nobody reads it."""
+
+            def handle_request(self) -> None:
+                gate.pass_on(self)
+
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_request
+
+        self._server = ThreadingHTTPServer((LOOPBACK, 0), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, name="gate", daemon=True).start()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """With it S3's own libraries come here."""
+        return {
+            "AWS_ENDPOINT_URL": f"http://{LOOPBACK}:{self.port}",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+            "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+            "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY"), LOOPBACK))),
+        }
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def count(self, method: str, part: str) -> int:
+        """How many requests of that kind came for names with this in them."""
+        return sum(1 for asked, path in self.requests if asked == method and part in path)
+
+    def pass_on(self, request: BaseHTTPRequestHandler) -> None:
+        with self._lock:
+            number = len(self.requests)
+            self.requests.append((request.command, request.path))
+            fault = self.fault(request.command, request.path, number)
+            self.done[fault] = self.done.get(fault, 0) + 1
+        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        if fault == "slow":
+            pause(self._slow_seconds)
+        if fault in ("503", "403"):
+            _answer(request, int(fault), b"")
+            return
+        connection = http.client.HTTPConnection(LOOPBACK, self._target, timeout=30)
+        try:
+            connection.request(request.command, request.path, body, dict(request.headers.items()))
+            answer = connection.getresponse()
+            data = answer.read()
+        except (OSError, http.client.HTTPException):  # the server was killed
+            request.close_connection = True
+            return
+        finally:
+            connection.close()
+        request.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                request.send_header(name, value)
+        length = answer.getheader("Content-Length") if request.command == "HEAD" else str(len(data))
+        request.send_header("Content-Length", length or "0")
+        request.end_headers()
+        if fault == "cut":
+            request.wfile.write(data[: len(data) // 2])
+            request.close_connection = True
+            request.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            request.wfile.write(data)
+
+
+def _answer(request: BaseHTTPRequestHandler, status: int, data: bytes) -> None:
+    request.send_response(status)
+    request.send_header("Content-Length", str(len(data)))
+    request.end_headers()
+    request.wfile.write(data)
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind((LOOPBACK, 0))
+        port: int = taken.getsockname()[1]
+        return port
