@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from edl_allreduce.contract import FAULTS
 
@@ -21,3 +21,9 @@ def reach(point: Point, **coordinates: int) -> None:
     if _UNDER_TEST:
         # By name: what ships for tests imports the product, and nothing of the product imports it.
         importlib.import_module("edl_allreduce.testing.faults").happen(point, coordinates)
+
+
+def lend(**things: Any) -> None:
+    """What a fault may take hold of in this process, such as the weights that it spoils."""
+    if _UNDER_TEST:
+        importlib.import_module("edl_allreduce.testing.faults").lent.update(things)

@@ -13,7 +13,9 @@ import signal
 import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from edl_allreduce import clock
 from edl_allreduce.contract import FAULT_DIR, FAULTS
@@ -22,7 +24,7 @@ from edl_allreduce.faults import Point
 RELEASED = "released"
 HOLD_SECONDS = 0.02
 
-ActionName = Literal["kill", "freeze", "terminate", "block", "crash", "hold"]
+ActionName = Literal["kill", "freeze", "terminate", "block", "crash", "hold", "rot"]
 
 
 class InjectedCrash(RuntimeError):
@@ -60,6 +62,8 @@ def _load() -> list[Fault]:
 
 
 _faults = _load()
+lent: dict[str, Any] = {}
+"""By `edl_allreduce.faults.lend`."""
 
 
 def happen(point: Point, coordinates: dict[str, int]) -> None:
@@ -104,3 +108,12 @@ def _act(fault: Fault) -> None:
         case "hold":
             while not (Path(os.environ[FAULT_DIR]) / RELEASED).exists():
                 clock.sleep(HOLD_SECONDS)
+        case "rot":
+            _flip_a_bit(lent["weights"][0])
+
+
+def _flip_a_bit(variable: Any) -> None:
+    """The lowest of one number, as bad memory might: nothing in the loss will ever show it."""
+    values = variable.numpy().copy()
+    values.reshape(-1).view(np.uint8)[0] ^= 1
+    variable.assign(values)

@@ -9,8 +9,11 @@ import sys
 import numpy as np
 import pytest
 
+from edl_allreduce.errors import SetupError
 from edl_allreduce.worker.loop.diary import audit
 from edl_allreduce.worker.start.launcher import Launcher, find_launcher
+
+BITS = {"reproducible": True, "mixed_precision": "mixed_bfloat16", "virtual_workers": 4}
 
 
 @pytest.mark.training
@@ -36,6 +39,31 @@ def test_two_ranks_of_a_launcher_give_the_model_of_one_process(
     assert (first / "done").exists() and (last / "done").exists()
     kept = [np.load(path) for path in last.glob("*.npy")]
     assert all(any(np.array_equal(weight, array) for array in kept) for weight in trained)
+
+
+@pytest.mark.training
+def test_two_ranks_of_a_launcher_come_to_the_bits_of_one_process(tmp_path, launch, digits_flags, start):
+    alone = launch(name="alone", distribution_strategy="Local", minibatch_size=32, num_workers=1, **BITS)
+    assert alone.wait() == 0, alone.story()
+    expected = alone.audit().fingerprint
+    flags = {**digits_flags, **BITS, "verify_fingerprint": expected}
+    words = [sys.executable, "-m", "edl_allreduce.worker.main", *(f"--{k}={v}" for k, v in flags.items())]
+    done = start("horovodrun", 2, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"The fingerprint of the weights is {expected}" in done.stdout
+
+
+@pytest.mark.tensorflow
+def test_ranks_that_would_compute_different_bits_do_not_begin():
+    from edl_allreduce.worker.start.session import refuse_other_bits
+
+    class Ring:
+        def gather(self, own):
+            return [own, [own[0], own[1] + 1]]
+
+    refuse_other_bits(Ring(), {})
+    with pytest.raises(SetupError, match=r"differ in: processor\. Start all"):
+        refuse_other_bits(Ring(), {"threads": "1", "processor": "x86"})
 
 
 def test_launchers_are_known_by_what_they_tell():

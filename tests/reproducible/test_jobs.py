@@ -2,63 +2,110 @@
 
 from __future__ import annotations
 
-import signal
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from edl_allreduce.testing.faults import Fault
+from tests.reproducible.schedules import BATCH, EPOCHS, STEPS, VIRTUAL, Life, live, lives_of
 
 pytestmark = pytest.mark.training
 
-BATCH = 48
 NOBODYS = "0" * 64
+SEEDS = range(24)
 
 
-def test_kills_drains_arrivals_stop_and_resume_change_no_bit(launch):
-    def start(*faults: Fault, workers: int, name: str, **flags: object):
+@pytest.fixture
+def start(launch):
+    """A reproducible job of this folder's zoo; the same one may be started again after it was stopped."""
+
+    def begin(*faults: Fault, model: str, name: str, **flags: object):
         return launch(
             *faults,
             name=name,
-            model_def="digits.cnn.custom_model",  # with dropout
+            model_zoo=Path(__file__).with_name("zoo"),
+            model_def=f"{model}.{'CustomModel' if model == 'subclassed' else 'custom_model'}",
             reproducible=True,
-            num_workers=workers,
-            minibatch_size=BATCH // workers,
-            num_epochs=3,
+            virtual_workers=VIRTUAL,
+            num_epochs=EPOCHS,
             **flags,
         )
 
-    # One process to which nothing happens; what it should come to, it does not.
-    alone = start(workers=1, name="alone", distribution_strategy="Local", verify_fingerprint=NOBODYS)
-    assert alone.wait() == 1, alone.story()
-    expected = alone.audit().fingerprint
-    assert len(expected) == 64
-    assert f"the fingerprint of its weights is {expected}, expected was {NOBODYS}" in alone.stdout()
+    return begin
 
-    # Three workers: one is killed, one is told to leave, others take their places.
-    wild = start(
-        Fault("compute", "kill", {"rank": 1, "step": 4}),
-        Fault("compute", "terminate", {"rank": 0, "step": 9}),
-        workers=3,
-        name="wild",
-        cool_down_seconds=1,
-        min_workers=2,
-        verify_fingerprint=expected,
-    )
-    assert wild.wait(400) == 0, wild.story()
-    assert len(wild.fired()) == 2
-    assert wild.audit().clean
-    assert f"{expected} (SHA-256 of the weights)" in wild.stdout()
 
-    # Two workers, until somebody stops them; then one process goes on from their checkpoint.
-    flags = {"name": "stopped", "checkpoint_dir": wild.directory.parent / "checkpoints"}
-    first = start(Fault("compute", "hold", {"rank": 0, "step": 6}), workers=2, **flags)
-    first.wait_fired(1)
-    first.process.send_signal(signal.SIGINT)
-    first.wait_for("stop")
-    first.release()
-    assert first.wait() == 130, first.story()
-    first.wait_for("checkpoint", ", fingerprint ", again=True)
-    second = start(workers=1, distribution_strategy="Local", verify_fingerprint=expected, **flags)
-    assert second.wait() == 0, second.story()
-    assert second.audit().steps > 0
-    assert f"The fingerprint of the weights is {expected} (SHA-256)" in second.stdout()
+@pytest.fixture
+def undisturbed(start) -> Callable[[str], str]:
+    """The fingerprint that one process comes to, to which nothing happens."""
+
+    def fingerprint(model: str) -> str:
+        # What it should come to, it does not.
+        alone = start(
+            model=model, name="alone", distribution_strategy="Local", minibatch_size=BATCH,
+            num_workers=1, verify_fingerprint=NOBODYS,
+        )  # fmt: skip
+        assert alone.wait() == 1, alone.story()
+        found = alone.audit().fingerprint
+        assert len(found) == 64
+        assert f"the fingerprint of its weights is {found}, expected was {NOBODYS}" in alone.stdout()
+        return found
+
+    return fingerprint
+
+
+def live_all(start, directory: Path, model: str, lives: list[Life], expected: str) -> None:
+    for life in lives:
+        last = life is lives[-1]
+        shutil.rmtree(directory / "wild" / "faults", ignore_errors=True)
+        flags = {"verify_fingerprint": expected} if last else {}
+        job = live(life, start, model=model, name="wild", checkpoint_dir=directory / "checkpoints", **flags)
+        for fault in job.fired():
+            assert 0 < fault["step"] < STEPS - 1, fault
+    assert job.audit().clean, f"{job.audit()}\n{job.story()}"
+    assert f"{expected} (SHA-256 of the weights)" in job.stdout()
+
+
+def test_kills_drains_arrivals_stop_and_resume_change_no_bit(start, undisturbed, tmp_path):
+    kill = Fault("compute", "kill", {"rank": 1, "step": 4})
+    drain = Fault("compute", "terminate", {"rank": 0, "step": 18})
+    lives = [Life(3, (kill,), 9, "stop", 0), Life(2, (drain,), 14, "scale", 3)]
+    live_all(start, tmp_path, "cnn", lives, undisturbed("cnn"))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_lives_change_no_bit(start, undisturbed, tmp_path, seed):
+    model, lives = lives_of(seed)
+    print(f"seed {seed}: {model}; {'; then '.join(map(str, lives))}")
+    live_all(start, tmp_path, model, lives, undisturbed(model))
+
+
+def test_a_worker_whose_memory_rots_is_evicted_and_the_weights_are_right(start, undisturbed):
+    """Rank 0: the one whose state others would take, and who writes the checkpoints."""
+    rot = Fault("compute", "rot", {"rank": 0, "step": 7})
+    job = start(
+        rot, model="mlp", name="rotten", num_workers=3, minibatch_size=BATCH // 3, min_workers=2,
+        verify_fingerprint=undisturbed("mlp"),
+    )  # fmt: skip
+    assert job.wait(400) == 0, job.story()
+    assert [fault["step"] for fault in job.fired()] == [7]
+    told = job.wait_for("evict", again=True).text
+    assert told.startswith("worker 0 holds other weights than the rest after 7 steps"), told
+    assert job.audit().clean
+
+
+@pytest.mark.soak
+def test_of_two_workers_nobody_knows_which_is_wrong_and_the_checkpoint_is_right(start, undisturbed, tmp_path):
+    rot = Fault("compute", "rot", {"rank": 1, "step": 7})
+    flags = {"model": "mlp", "name": "rotten", "checkpoint_dir": tmp_path / "checkpoints"}
+    job = start(rot, num_workers=2, minibatch_size=BATCH // 2, checkpoint_steps=3, **flags)
+    assert job.wait(400) == 1, job.story()
+    assert "workers 0, 1 hold different weights after 7 steps" in job.stdout(), job.story()
+    again = start(
+        num_workers=2, minibatch_size=BATCH // 2, verify_fingerprint=undisturbed("mlp"), **flags
+    )  # fmt: skip
+    assert again.wait(400) == 0, again.story()
+    assert "after 6 steps" in again.wait_for("resume", again=True).text

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from edl_allreduce import faults
 from edl_allreduce.errors import ModelError, NotFinite, StateDiffers
 from edl_allreduce.spec import OnNan
 from edl_allreduce.worker.keras import fixed_point
@@ -91,6 +92,7 @@ class ReproducibleTrainer(Trainer):
 
     def build(self, sample: MicroBatch) -> None:
         super().build(sample)
+        faults.lend(weights=self.model.trainable_variables)
         own = self.compute(StepInput(0, [sample], 0, sample.records))
         levels = fixed_point.fitting(own.levels, fixed_point.needed(own.codes))
         own = self._contribution(own.step, levels, own.checksum)

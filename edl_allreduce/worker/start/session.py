@@ -7,7 +7,8 @@ import logging
 import math
 import os
 import traceback
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.protocol import Plan
 from edl_allreduce.core.schedule import Order, Schedule
 from edl_allreduce.data import RecordSource, open_source
-from edl_allreduce.errors import DataError, EdlError, ModelError
+from edl_allreduce.errors import DataError, EdlError, ModelError, SetupError
 from edl_allreduce.spec import JobSpec, MixedPrecision, job_directory
 from edl_allreduce.storage.url import is_url
 from edl_allreduce.worker.attendant import Attendant
@@ -76,11 +77,23 @@ def prepare_alone(spec: JobSpec, control: Attendant, ring: Ring) -> Engine:
     """The same where the master is in this process (`lone`): the ring is there already."""
     set_threads(spec)
     program = open_program(spec, ring, control)
+    refuse_other_bits(ring, program.bits)
     shares_bad = spec.max_bad_records > 0 and ring.size > 1
     engine = assemble(spec, program, control, ring, shares_bad=shares_bad)
     control.watch(ring)
     control.ready(ready_message(spec, program, engine))
     return engine
+
+
+def refuse_other_bits(ring: Ring, bits: Mapping[str, str]) -> None:
+    """Of a fixed ring, whose ranks no master compares before they train."""
+    table = ring.gather([zlib.crc32(value.encode()) for value in bits.values()]) if bits else []
+    differing = [name for place, name in enumerate(bits) if len({row[place] for row in table}) > 1]
+    if differing:
+        raise SetupError(
+            "the ranks would compute different bits, which --reproducible does not allow; they differ in: "
+            f"{', '.join(differing)}. Start all of them on the same kind of machine with the same software."
+        )
 
 
 def open_program(spec: JobSpec, ring: Ring, orders: Orders) -> Program:
