@@ -213,6 +213,7 @@ class Model:
             workers=job.wanted,
             settling=bool(job.wanted) and not len(mine) == job.wanted == job.ring,
             remaining=self._play.steps - job.made,
+            made=job.made,
             measured=dict(job.seen),
             pause=self._play.pause,
             start_up=self._play.start_up,

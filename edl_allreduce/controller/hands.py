@@ -161,21 +161,32 @@ class Hands:
         await self._make(manifests.secret(job.spec, credentials, job.uid), entry, "secrets", term)
         if self._mirror.get(SERVICES, f"{job.namespace}/{names.master_name(job.name)}") is None:
             await self._make(manifests.master_service(job.spec), entry, "services", term)
-        await self._make_policy(entry, job, term)
+        for manifest, collection, without in (
+            (manifests.network_policy(job.spec, job.uid), "networkpolicies", "open to other pods"),
+            (
+                manifests.disruption_budget(job.spec, job.uid),
+                "poddisruptionbudgets",
+                "a drain may take all of its pods at once",
+            ),
+        ):
+            await self._make_if_allowed(manifest, entry, collection, without, term)
         annotations = {**action.orders.annotations(), mail.CRASHES: str(action.crashes)}
         if action.progress is not None and action.progress != Progress():
             annotations[mail.PROGRESS] = action.progress.text()
         pod = master_pod_of(job.spec, entry.found, annotations, restart_killed=self._restart_killed)
         await self._make(pod, entry, "pods", term)
 
-    async def _make_policy(self, entry: Entry, job: TrainingJob, term: int) -> None:
+    async def _make_if_allowed(
+        self, manifest: Object, entry: Entry, collection: str, without: str, term: int
+    ) -> None:
+        """What a job can do without, where the controller's rights are older than this controller."""
         try:
-            await self._make(manifests.network_policy(job.spec, job.uid), entry, "networkpolicies", term)
+            await self._make(manifest, entry, collection, term)
         except ApiRefused as error:
             if error.status != FORBIDDEN:
                 raise
             why = outside.line(rule_for(error), 1000)
-            log.warning("%s goes on without a NetworkPolicy, open to other pods: %s", entry.key, why)
+            log.warning("%s goes on without a %s, %s: %s", entry.key, manifest["kind"], without, why)
 
     async def _make(self, manifest: Object, entry: Entry, collection: str, term: int) -> None:
         namespace = entry.found["metadata"]["namespace"]

@@ -78,6 +78,7 @@ def _job(entry: Entry, job: TrainingJob, known: Known, mirror: Mirror, pods: Seq
         weight=job.spec.weight,
         priority=_priority(job, mirror, pods),
         remaining=float(said.total_steps - said.step) if said.total_steps > said.step else None,
+        made=float(said.step),
         measured=said.step_seconds,
         pause=said.pause or FIRST_PAUSE,
         start_up=said.start_up or FIRST_START_UP,

@@ -25,6 +25,7 @@ Object = dict[str, Any]
 _PATH = re.compile(r"/apis?/(?P<group>.+?)(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>[a-z]+)$")
 KINDS = {
     "networkpolicies": "NetworkPolicy", "configmaps": "ConfigMap",
+    "poddisruptionbudgets": "PodDisruptionBudget",
     "pods": "Pod", "nodes": "Node", "services": "Service", "secrets": "Secret", "events": "Event",
     "namespaces": "Namespace", "leases": "Lease", "priorityclasses": "PriorityClass",
     "trainingjobs": "TrainingJob",

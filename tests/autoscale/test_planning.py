@@ -9,6 +9,7 @@ import pytest
 from edl_allreduce.core.autoscale import Job, Policy, Rule, plan
 from edl_allreduce.core.autoscale.cluster import Match, Pod, Requirement, Role, Taint, Toleration
 from edl_allreduce.core.autoscale.jobs import fit
+from edl_allreduce.core.autoscale.value import Worth
 
 from .builders import GPU, asks, carried_out, cluster, node, nodes, service, workers
 
@@ -83,6 +84,27 @@ def test_the_job_nearer_its_end_gets_more():
     pods = [*workers(near, {"n0": 4}), *workers(far, {"n0": 4})]
     found = plan(nodes(1), [near, far], pods, 0.0).targets
     assert found["near"] > found["far"] >= 1
+
+
+def test_a_job_that_got_less_than_the_others_so_far_gets_more():
+    old = trained("old", 4, steps=8_000.0, made=2_000.0, submitted=0.0, start_up=0.0)
+    new = trained("new", 4, steps=8_000.0, submitted=10_000.0, start_up=0.0)
+    pods = workers(old, {"n0": 4}) + workers(new, {"n0": 4})
+    targets = plan(nodes(1), [old, new], pods, 10_000.0).targets
+    assert targets["old"] > targets["new"]
+    assert sum(targets.values()) == 8
+    forgetful = Policy(lateness=0)
+    assert plan(nodes(1), [old, new], pods, 10_000.0, forgetful).targets == {"old": 4, "new": 4}
+
+
+def test_lateness_is_counted_from_an_even_share_and_what_is_owed_is_bounded():
+    job = trained("a", 4, steps=6_000.0, b=0.0, made=4_000.0, submitted=1_000.0, start_up=0.0)
+    assert job.lateness(4.0, 2_000.0) == 1.0, "4,000 steps in 1,000 s is what four workers do"
+    assert job.lateness(4.0, 3_500.0) == pytest.approx(1.6), "2,500 s + 1,500 s, and 2,500 s were due"
+    assert job.lateness(0.5, 2_000.0) == 1.0, "it had more than half a worker"
+    assert job.lateness(0.0, 9_000.0) == 1.0 == replace(job, remaining=None).lateness(4.0, 9_000.0)
+    weights = [Worth(job, Policy(), late).of(5) / Worth(job, Policy()).of(5) for late in (1.5, 2.0, 500.0)]
+    assert weights == [pytest.approx(2.25), pytest.approx(4.0), pytest.approx(4.0)]
 
 
 def test_weight_counts():

@@ -7,13 +7,13 @@ import pytest
 from tests.controller.conftest import NAMESPACE, Lab
 
 
-def test_a_new_job_gets_a_secret_a_service_a_policy_and_a_master_that_belong_to_it(lab: Lab, play):
+def test_a_new_job_gets_a_secret_a_service_policies_and_a_master_that_belong_to_it(lab: Lab, play):
     async def story():
         controller = lab.controller()
         job = lab.job()
         await lab.turn(controller)
         uid = lab.api.get(job)["metadata"]["uid"]
-        for kind in ("secrets", "services", "networkpolicies", "pods"):
+        for kind in ("secrets", "services", "networkpolicies", "poddisruptionbudgets", "pods"):
             (made,) = lab.api.all(kind, NAMESPACE)
             (owner,) = made["metadata"]["ownerReferences"]
             assert (owner["uid"], owner["kind"], owner["controller"]) == (uid, "TrainingJob", True)

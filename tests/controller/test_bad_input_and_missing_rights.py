@@ -94,16 +94,23 @@ def test_a_job_whose_master_the_api_server_refuses_says_so_and_what_would_help(l
     play(story())
 
 
-def test_without_the_right_to_make_network_policies_a_job_gets_its_master_all_the_same(
-    lab: Lab, play, caplog
+@pytest.mark.parametrize(
+    ("collection", "words"),
+    [
+        ("networkpolicies", "without a NetworkPolicy, open to other pods: "),
+        ("poddisruptionbudgets", "without a PodDisruptionBudget, a drain may take all of its pods at once: "),
+    ],
+)
+def test_without_the_right_to_make_what_protects_a_job_it_gets_its_master_all_the_same(
+    lab: Lab, play, caplog, collection, words
 ):
     async def story():
         controller = lab.controller()
         lab.job()
-        rule = lab.api.refuse("POST", "/networkpolicies$", status=403, words=NO_RIGHT)
+        rule = lab.api.refuse("POST", f"/{collection}$", status=403, words=NO_RIGHT)
         await lab.turn(controller)
         assert rule.fired == 1 and lab.master() is not None
-        assert "without a NetworkPolicy, open to other pods: the controller lacks a right" in caplog.text
+        assert f"{words}the controller lacks a right" in caplog.text
 
     play(story())
 

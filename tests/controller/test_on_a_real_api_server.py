@@ -7,16 +7,21 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from edl_allreduce.cluster.kubernetes import names
 from edl_allreduce.spec import parse_job
 from edl_allreduce.spec.resource import path, to_object
 from kubelab import eventually
 from kubelab.api import condition
+from kubelab.errors import ApiError
 from tests.controller.process import MANIFESTS, SYSTEM, RunningController, allow, orders_on
 from tests.trainingjob.conftest import training_jobs  # noqa: F401
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.usefixtures("training_jobs"), pytest.mark.timeout(600)]
 
 MASTER = "elasticdl-job-master"
+EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction"}
+TOO_MANY = 429
+"""A PodDisruptionBudget does not allow it now; `kubectl drain` tries again."""
 
 
 @pytest.fixture
@@ -44,6 +49,23 @@ def submit(controlplane, namespace: str, *more: str) -> None:
     ]  # fmt: skip
     controlplane.kubectl("apply", "-n", namespace, "-f", str(MANIFESTS.parent / "elasticdl-rbac.yaml"))
     controlplane.api.create(path(namespace), to_object(parse_job("train", [*flags, *more]).spec))
+
+
+def worker(number: int) -> dict:
+    """A pod of the job: its master, which would make it, does not really run here."""
+    container = {"name": "worker", "image": "example/none:1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": names.worker_name("job", number),
+            "labels": names.labels("job", names.Replica.WORKER, number),
+        },
+        "spec": {
+            "tolerations": [{"key": "kubelab/hollow", "operator": "Exists"}],
+            "containers": [container],
+        },
+    }
 
 
 def test_a_job_is_made_its_master_made_again_and_deleting_it_leaves_nothing(
@@ -81,11 +103,50 @@ def test_a_job_is_made_its_master_made_again_and_deleting_it_leaves_nothing(
     controlplane.kubectl("delete", "tj", "job", "-n", namespace, "--wait=false")
 
     def rest() -> str:
-        kinds = "pods,services,secrets,networkpolicies,trainingjobs"
+        kinds = "pods,services,secrets,networkpolicies,poddisruptionbudgets,trainingjobs"
         return controlplane.kubectl("get", kinds, "-n", namespace, "-l", "app=elasticdl", "-o", "name")
 
     eventually(lambda: rest().strip() == "", "nothing is left", 90)
     assert "forbidden" not in controller.log and "lacks a right" not in controller.log
+
+
+def test_a_drain_takes_a_jobs_last_pod_only_when_another_one_is_there(controlplane, namespace, controllers):
+    """Master and last worker on one node: whoever is asked second is asked when the other is there again."""
+    controlplane.add_hollow_nodes(1)
+    controllers("first").says("leads in term 1")
+    submit(controlplane, namespace)
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+
+    def budget() -> int:
+        found = controlplane.api.get(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets")
+        (one,) = found["items"]
+        return (one.get("status") or {}).get("disruptionsAllowed", -1)
+
+    def evict(name: str) -> int:
+        """As `kubectl drain` does; the API server's answer."""
+        try:
+            controlplane.api.create(f"{pods}/{name}/eviction", {**EVICTION, "metadata": {"name": name}})
+        except ApiError as error:
+            return error.status
+        return 201
+
+    controlplane.wait_for_pod(namespace, MASTER)
+    controlplane.apply(worker(0), namespace=namespace)
+    eventually(lambda: budget() == 1, "one of the two may leave", 60)
+    assert evict("elasticdl-job-worker-0") == 201
+    eventually(lambda: budget() == 0, "it leaves", 60)
+    assert evict(MASTER) == TOO_MANY, "the last one stays"
+    before = controlplane.pod(namespace, MASTER)["metadata"]["uid"]
+    controlplane.apply(worker(1), namespace=namespace)
+    eventually(lambda: evict(MASTER) == 201, "another worker is there, so the master may leave", 60)
+    assert evict("elasticdl-job-worker-1") == TOO_MANY, "it alone has the model now"
+
+    def again() -> bool:
+        pod = controlplane.pod(namespace, MASTER)
+        return pod is not None and pod["metadata"]["uid"] != before
+
+    eventually(again, "its master is made again", 90)
+    eventually(lambda: evict("elasticdl-job-worker-1") == 201, "there is a master to plan its leave", 90)
 
 
 def test_a_leader_that_is_frozen_is_followed_and_does_not_fight_when_it_is_back(

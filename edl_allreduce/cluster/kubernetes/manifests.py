@@ -204,6 +204,29 @@ def network_policy(spec: JobSpec, uid: str = "") -> Object:
     }
 
 
+def disruption_budget(spec: JobSpec, uid: str = "") -> Object:
+    """`kubectl drain` takes the job's last pod only when another one is there.
+
+    Without it a drain of the node with the master and the last worker asks both to leave at once: nobody is
+    left who could plan the hand-over. With it the next master is there before the worker is asked, or the
+    worker is asked while its master still plans. Pods that are not ready hold no drain up.
+    """
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {
+            "name": names.secret_name(spec.job_name, uid),
+            "namespace": spec.namespace,
+            "labels": names.labels(spec.job_name, Replica.MASTER, 0),
+        },
+        "spec": {
+            "minAvailable": 1,
+            "selector": {"matchLabels": {names.JOB_LABEL: spec.job_name}},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
 def port_of(spec: JobSpec) -> int:
     return spec.port or DOCUMENTED_PORT
 

@@ -39,7 +39,10 @@ OWN = frozenset(
 """Variables that --envs and --populate_env_names cannot change."""
 
 
-GROUPS = {"networkpolicies": "/apis/networking.k8s.io/v1"}
+GROUPS = {
+    "networkpolicies": "/apis/networking.k8s.io/v1",
+    "poddisruptionbudgets": "/apis/policy/v1",
+}
 """Where objects of other groups than the core one are."""
 
 

@@ -100,6 +100,8 @@ class Job:
     """The value of its PriorityClass: whose minimum comes first."""
     remaining: float | None = None
     """Steps that are left; None when nobody knows."""
+    made: float = 0.0
+    """Steps that it has made."""
     measured: Mapping[int, float] = field(default_factory=dict)
     """Seconds per step, by number of workers, at the sizes that it has run."""
     pause: float = 0.1
@@ -149,6 +151,18 @@ class Job:
         if waiting >= before:
             return before + reluctance * self.pause
         return waiting + reluctance * self.pause + (1 - waiting / before) * self.trained_for(workers)
+
+    def lateness(self, share: float, now: float) -> float:
+        """How late it is: 1 when it got `share` workers since its submission, 2 when it will take twice as
+        long even if it gets them from now on. Never below 1."""
+        if not self.known or share <= 0:
+            return 1.0
+        assert self.remaining is not None
+        share = min(share, self.maximum)
+        whole = max(1, int(share))
+        step = self.speed.step(whole) * whole / share
+        due = (self.made + self.remaining) * step + self.start_up
+        return max(1.0, (now - self.submitted + self.remaining * step) / due)
 
     @property
     def fulfilment(self) -> float:

@@ -64,7 +64,10 @@ class _Planner:
     def __post_init__(self) -> None:
         self.table = Table(self.cluster, self.given, self.pods)
         self.jobs = {job.name: assumed(job, self.policy) for job in self.given if job.managed}
-        self.worth = {name: Worth(job, self.policy) for name, job in self.jobs.items()}
+        share = sum(self.table.size(name) for name in self.jobs) / max(1, len(self.jobs))
+        self.worth = {
+            name: Worth(job, self.policy, job.lateness(share, self.now)) for name, job in self.jobs.items()
+        }
         self.floor = {name: job.minimum for name, job in self.jobs.items()}
         self.ending = {
             job.name

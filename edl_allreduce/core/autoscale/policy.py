@@ -31,6 +31,9 @@ class Policy:
     nearness: float = 0.5
     """A job's weight falls with its remaining work to this power: 0 is plain fairness, 1 is nearly
     shortest-first. At ½ the mean completion time is near its best and long jobs still progress."""
+    lateness: float = 2.0
+    """A job's weight grows with its lateness to this power: who got less than an even share so far, because
+    others were nearer their end, gets it back later. 0: what was is forgotten."""
     reluctance: float = 2.0
     """A change must save more than this many times what it costs (pause and start-up)."""
     margin: float = 0.1
@@ -52,6 +55,7 @@ class Policy:
             raise ValueError(f"max_load {self.max_load}: expected more than 0 and at most 1")
         for name in (
             "nearness",
+            "lateness",
             "reluctance",
             "margin",
             "last_seconds",

@@ -233,6 +233,7 @@ class _World:
                 one.job,
                 workers=len(one.pods),
                 remaining=max(one.left, DONE),
+                made=max(0.0, one.spec.steps - one.left),
                 measured=seen,
                 settling=one.joins < math.inf,
             )

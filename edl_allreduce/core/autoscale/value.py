@@ -10,6 +10,8 @@ from edl_allreduce.core.autoscale.jobs import Job
 from edl_allreduce.core.autoscale.policy import Policy, Rule
 
 NEVER = -math.inf
+MOST_LATE = 2.0
+"""Who was suspended for a week is not owed all of it at once."""
 
 
 def assumed(job: Job, policy: Policy) -> Job:
@@ -29,17 +31,20 @@ class Worth:
     """The value of each size of one job, and the next size worth going to.
 
     Speed: -w · ln(seconds until it ends), the change included; w = weight · (seconds that are left with one
-    worker)^-nearness. The sum of it over jobs is largest where no worker would raise the speed of another
-    job by more per cent (weighted proportional fairness). Equal: a sum whose steps fall with fulfilment.
+    worker)^-nearness · (how late it is)^lateness. The sum of it over jobs is largest where no worker would
+    raise the speed of another job by more per cent (weighted proportional fairness). Equal: a sum whose steps
+    fall with fulfilment.
     """
 
-    def __init__(self, job: Job, policy: Policy) -> None:
+    def __init__(self, job: Job, policy: Policy, late: float = 1.0) -> None:
+        """`late`: as `Job.lateness` says."""
         self.job = job
         self._policy = policy
         self._cap = largest(job, policy)
         self._values: dict[int, float] = {}
         self._next: dict[int, int] | None = None
-        self._weight: float = job.weight * max(job.trained_for(1), 1.0) ** -policy.nearness
+        nearness: float = max(job.trained_for(1), 1.0) ** -policy.nearness
+        self._weight: float = job.weight * nearness * min(late, MOST_LATE) ** policy.lateness
 
     def of(self, workers: int) -> float:
         if workers not in self._values:

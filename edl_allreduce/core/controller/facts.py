@@ -130,7 +130,7 @@ class Known:
 
 @dataclass(frozen=True)
 class MakeMaster:
-    """Secret, Service, NetworkPolicy and pod, those that are not there yet."""
+    """Secret, Service, NetworkPolicy, PodDisruptionBudget and pod, those that are not there yet."""
 
     orders: Orders
     crashes: int = 0
