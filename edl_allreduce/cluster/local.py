@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from edl_allreduce.cluster import gpus
 from edl_allreduce.cluster.base import DryRun, Found, News, Site
 from edl_allreduce.contract import EXIT_INVALID, EXIT_TERMINATED
 from edl_allreduce.core.causes import Cause
@@ -58,6 +59,8 @@ class LocalCluster:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._processes: dict[int, Process] = {}
+        self._gpus = gpus.on_this_machine(os.environ)
+        self._gpu_of: dict[int, str] = {}
         self._ends: asyncio.Queue[Ended] = asyncio.Queue()
         self._watchers: set[asyncio.Task[None]] = set()
         # TensorFlow's temporary files would outlive every worker that is killed. The name says of which job
@@ -85,9 +88,17 @@ class LocalCluster:
         scratch = self._scratch_of(worker_id)
         scratch.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
         (command,) = self.plan(worker_id).commands
+        gpu = gpus.least_used(self._gpus, self._gpu_of.values())
+        if gpu is not None:
+            self._gpu_of[worker_id] = gpu
         # The worker writes its own file: a pipe would end with the master, and the worker with it.
         with self.log_path(worker_id).open("wb") as log:
-            environment = {**os.environ, "TMPDIR": str(scratch), **self._site.environment}
+            environment = {
+                **os.environ,
+                "TMPDIR": str(scratch),
+                **gpus.environment(gpu, os.environ),
+                **self._site.environment,
+            }
             process = await start_process(command, log, environment)
         self._processes[worker_id] = process
         watcher = asyncio.create_task(self._watch(worker_id, process))
@@ -97,6 +108,7 @@ class LocalCluster:
     async def _watch(self, worker_id: int, process: Process) -> None:
         code = await process.wait()
         del self._processes[worker_id]
+        self._gpu_of.pop(worker_id, None)
         await self._ends.put(Ended(worker_id, *classify(code)))  # first: a ring waits for this news
         shutil.rmtree(self._scratch_of(worker_id), ignore_errors=True)
 
