@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.frame import Report, machine, versions
+from benchmarks.frame import Report, ends_like_an_interrupt, machine, versions
 from edl_allreduce import clock
 
 NAMES = (
@@ -43,7 +43,8 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"there is no benchmark named {', '.join(unknown)}; there are {', '.join(EVERY)}")
     flags.directory.mkdir(parents=True, exist_ok=True)
     began = clock.now()
-    failed = [name for name in names if not _run(name, flags.directory)]
+    with ends_like_an_interrupt():
+        failed = [name for name in names if not _run(name, flags.directory)]
     for name in names:
         if name not in failed:
             print(f"{name}: {_report(flags.directory, name).verdict}")
@@ -61,7 +62,12 @@ def _run(name: str, directory: Path) -> bool:
     path = _path(directory, name)
     path.unlink(missing_ok=True)
     print(f"--- {name}", flush=True)
-    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--json", str(path)]).returncode == 0
+    with subprocess.Popen([sys.executable, "-m", f"benchmarks.{name}", "--json", str(path)]) as process:
+        try:
+            return process.wait() == 0
+        except BaseException:
+            process.terminate()  # it ends what it started
+            raise
 
 
 def _path(directory: Path, name: str) -> Path:

@@ -10,10 +10,11 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -24,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edl_allreduce import clock
+from edl_allreduce.contract import EXIT_TERMINATED
 from edl_allreduce.core.audit import Verdict
 from edl_allreduce.errors import EdlError
 
@@ -170,7 +172,8 @@ def run(
     settings = parser.parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     try:
-        report = measured(measure, settings)
+        with ends_like_an_interrupt():
+            report = measured(measure, settings)
     except (BenchmarkFailed, AssertionError) as error:  # the harness of our jobs asserts
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
@@ -179,6 +182,16 @@ def run(
         settings.json.write_text(json.dumps(report.as_json(), indent=2, default=str) + "\n")
     report.show(console)
     return 0
+
+
+@contextmanager
+def ends_like_an_interrupt() -> Iterator[None]:
+    """SIGTERM unwinds this process, too, so that no job that it started outlives it."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def measured(measure: Measure, settings: argparse.Namespace) -> Report:
