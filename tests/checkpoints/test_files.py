@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_allreduce.core.protocol import WARNING, Checkpointed, Note
+from edl_allreduce.core.protocol import Checkpointed, Note, NoteKind
 from edl_allreduce.errors import CheckpointError, UsageError
 from edl_allreduce.worker.checkpoint import format as checkpoint
 from edl_allreduce.worker.checkpoint.fit import load_for_init
@@ -315,7 +315,7 @@ def test_a_corrupt_checkpoint_to_begin_with_is_named(tmp_path):
     told: list[Note] = []
     assert load_for_init(str(tmp_path), FakeTrainer(), told.append).contents.step == 10
     (note,) = told
-    assert note.kind == WARNING and "version-20 is incomplete" in note.text
+    assert note.kind == NoteKind.WARNING and "version-20 is incomplete" in note.text
     assert note.text.endswith("version-10 is used instead")
 
 
