@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -419,11 +420,19 @@ class Cluster:
             if self.control is not None:
                 port = proxy.listen(self.control.in_network, network.CONTROL)
                 self.point_service_at(network.CONTROL, port)
+                self._wait_until_pods_reach(proxy)
             try:
                 yield proxy
             finally:
                 if self.control is not None:
                     self.point_service_at(self.state.host, self.state.api_port)
+
+    def _wait_until_pods_reach(self, proxy: FaultProxy) -> None:
+        """Who kills the API server next would otherwise keep the nodes' kube-proxies from hearing of it."""
+        for node in self.nodes.values():
+            if node.machine.running:
+                reached = partial(proxy.is_reached, node.machine.in_network, network.API_SERVICE)
+                eventually(reached, f"pods of {node.name} reach the API server through the proxy")
 
     def point_service_at(self, host: str, port: int) -> None:
         """Say where the Service "kubernetes" leads, that is: where pods find the API server."""

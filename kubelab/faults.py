@@ -38,6 +38,10 @@ _REASONS = {
 }
 
 
+_WHO = "/kubelab-asks-whether-this-is-the-proxy"
+_YES = 204
+
+
 @dataclass(frozen=True)
 class Request:
     """A request as a rule sees it."""
@@ -215,6 +219,21 @@ class FaultProxy:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         return int(listener.getsockname()[1])
 
+    def is_reached(self, inside: Callable[[Callable[[], socket.socket]], socket.socket], host: str) -> bool:
+        """Whether who connects to a host, in the network that `inside` calls a function in, comes here."""
+        tls = ssl.create_default_context(cafile=self._run / "pki" / "ca.crt")
+        try:
+            with (
+                inside(lambda: socket.create_connection((host, 443), 5)) as plain,
+                tls.wrap_socket(plain, server_hostname=host) as connection,
+            ):
+                connection.sendall(
+                    f"GET {_WHO} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+                )
+                return connection.recv(64).startswith(b"HTTP/1.1 %d" % _YES)
+        except OSError:
+            return False
+
     # --- rules ---
 
     def add(self, rule: Rule) -> Rule:
@@ -321,6 +340,9 @@ class _Handler(BaseHTTPRequestHandler, Exchange):
             return
         self._body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         parts = urlsplit(self.path)
+        if parts.path == _WHO:
+            self.answer(_YES, b"", {})
+            return
         request = Request(self.command, parts.path, parse_qs(parts.query))
         rule = self.proxy.rule_for(request)
         if rule is not None:
