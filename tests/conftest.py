@@ -15,6 +15,7 @@ import pytest
 
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.testing.jobs import RunningJob
+from edl_allreduce.testing.warm import nursery
 from edl_allreduce.worker.start.tensorflow_import import avoid_tiles
 
 pytest_plugins = ["kubelab.pytest_plugin"]
@@ -70,6 +71,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if any(item.get_closest_marker(mark) for mark in SLOW)]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in set(slow)]
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items.sort(key=_begins)
+
+
+def _begins(item: pytest.Item) -> tuple[bool, float]:
+    """Of several processes none shall still have a long test when the others are done: those begin first.
+    Whoever asks for more time than usual takes longest, and what starts no job takes next to none."""
+    limit = item.get_closest_marker("timeout")
+    return item.get_closest_marker("training") is None, -float(limit.args[0] if limit is not None else 0)
 
 
 @pytest.fixture(scope="session")
@@ -96,6 +106,13 @@ def digits_flags(digits_data: Path) -> dict[str, object]:
         "failure_detection_seconds": 20,  # what dies is noticed at once; a busy machine is no failure
         "cool_down_seconds": 60,  # begin with all of them, however slowly one starts
     }
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
+    """A program for `launch` whose workers find TensorFlow imported: where their start is not the point."""
+    with nursery(tmp_path_factory.mktemp("nursery")) as path:
+        yield "-m", "edl_allreduce.testing.warm", str(path), "train"
 
 
 @pytest.fixture

@@ -10,8 +10,10 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, Protocol
 
 from edl_allreduce.cluster.base import DryRun, Found, News, Site
 from edl_allreduce.contract import EXIT_INVALID, EXIT_TERMINATED
@@ -25,6 +27,29 @@ TAIL_BYTES = 4096
 FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
+class Process(Protocol):
+    """A worker, as its cluster sees it."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    async def wait(self) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+
+
+async def start_process(command: Sequence[str], log: BinaryIO, environment: Mapping[str, str]) -> Process:
+    """In a session of its own; it prints into the log."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        env=environment,
+    )
+
+
 class LocalCluster:
     """Each worker has a session of its own, so that Ctrl-C in a terminal reaches the master only."""
 
@@ -32,7 +57,7 @@ class LocalCluster:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._processes: dict[int, Process] = {}
         self._ends: asyncio.Queue[Ended] = asyncio.Queue()
         self._watchers: set[asyncio.Task[None]] = set()
         # TensorFlow's temporary files would outlive every worker that is killed. The name says of which job
@@ -62,20 +87,14 @@ class LocalCluster:
         (command,) = self.plan(worker_id).commands
         # The worker writes its own file: a pipe would end with the master, and the worker with it.
         with self.log_path(worker_id).open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, "TMPDIR": str(scratch), **self._site.environment},
-            )
+            environment = {**os.environ, "TMPDIR": str(scratch), **self._site.environment}
+            process = await start_process(command, log, environment)
         self._processes[worker_id] = process
         watcher = asyncio.create_task(self._watch(worker_id, process))
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
 
-    async def _watch(self, worker_id: int, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, worker_id: int, process: Process) -> None:
         code = await process.wait()
         del self._processes[worker_id]
         await self._ends.put(Ended(worker_id, *classify(code)))  # first: a ring waits for this news
