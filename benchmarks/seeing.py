@@ -3,9 +3,9 @@
     python -m benchmarks.seeing [--rounds 10] [--seconds 4] [--model mlp] [--viewers 1] [--json FILE]
 
 One job, and windows of time in turn, so that whatever else the machine does hits both kinds alike. In a
-window that is seen the page is open in a real browser (Debian's Chromium; without one its live updates are
-read as a browser would) and /metrics is scraped every second. Curves for TensorBoard are
-written in both kinds.
+window that is seen the page is open in a real browser (Debian's Chromium, installed where that is possible;
+else its live updates are read as a browser would) and /metrics is scraped every second. Curves for
+TensorBoard are written in both kinds.
 
 Steps per second count what the browser itself takes of this machine's cores, too, and on a machine that
 others use they say little. So the processor's time is read as well: of workers per step, and of the master
@@ -36,6 +36,7 @@ from edl_allreduce.testing.jobs import RunningJob
 from edl_allreduce.web.guard import page_token, page_url
 from edl_allreduce.worker.loop.orders import Progress
 from edl_allreduce.worker.loop.pace import Pace
+from kubelab import tiers
 
 WORKERS = 2
 BATCH = 64
@@ -79,6 +80,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(settings: argparse.Namespace, directory: Path) -> Report:
+    if not _browser():
+        tiers.install(["chromium"])
     data = write_records(directory / "data", 150 * WORKERS * BATCH)
     windows: dict[str, list[Window]] = {SEEN: [], UNSEEN: []}
     numbers = {"num_workers": WORKERS, "minibatch_size": BATCH, "num_epochs": 100_000, "log_loss_steps": 10}

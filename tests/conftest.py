@@ -71,6 +71,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if any(item.get_closest_marker(mark) for mark in SLOW)]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in set(slow)]
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items.sort(key=_begins)
+
+
+def _begins(item: pytest.Item) -> tuple[bool, float]:
+    """Of several processes none shall still have a long test when the others are done: those begin first.
+    Whoever asks for more time than usual takes longest, and what starts no job takes next to none."""
+    limit = item.get_closest_marker("timeout")
+    return item.get_closest_marker("training") is None, -float(limit.args[0] if limit is not None else 0)
 
 
 @pytest.fixture(scope="session")

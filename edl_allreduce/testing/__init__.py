@@ -2,6 +2,7 @@
 
 faults          faults of real processes, by coordinates
 jobs            whole jobs under test
+warm            the same with workers that start quickly: a nursery forks them
 scene           a whole job in simulated time: the master's real machine, played workers
 cluster         a cluster in memory
 clock           time that a test moves

@@ -6,11 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from edl_allreduce import clock
 from edl_allreduce.cluster.registry import LocalJobFiles
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.testing.jobs import RunningJob
@@ -117,7 +117,7 @@ def test_a_master_that_loses_all_connections_for_a_while_gives_nobody_up(start, 
     job.wait_fired(WORKERS)
     wire.refusing = True
     assert wire.cut() >= WORKERS
-    threading.Event().wait(6.0)  # longer than a silent worker is waited for
+    clock.sleep(6.0)  # longer than a silent worker is waited for
     wire.refusing = False
     hellos(job, more_than=2 * WORKERS - 1)
     ends_as_if_nothing_had_happened(job, workers)
@@ -129,7 +129,7 @@ def test_a_master_that_hears_nobody_doubts_itself_first(start, wire):
     workers = start_workers(job, wire.port)
     job.wait_fired(WORKERS)
     wire.open.clear()
-    threading.Event().wait(8.0)
+    clock.sleep(8.0)
     wire.open.set()
     ends_as_if_nothing_had_happened(job, workers)
 

@@ -7,6 +7,8 @@ import threading
 import pytest
 from ring_lab import Absent, Lab
 
+from edl_allreduce import clock
+
 pytestmark = pytest.mark.training
 
 
@@ -16,10 +18,10 @@ def test_a_frozen_peer_is_left_behind_on_request(lab: Lab, frozen: int) -> None:
     lab.form(ring)
     for worker in ring:
         worker.tell("allreduce_until_failure", elements=50_000)
-    threading.Event().wait(0.05)
+    clock.sleep(0.05)
     silent = ring.pop(frozen)
     silent.freeze()
-    threading.Event().wait(0.2)
+    clock.sleep(0.2)
     for worker in ring:
         worker.tell("abort")
     for worker in ring:
@@ -69,7 +71,7 @@ def test_an_init_that_waits_for_a_connection_ends_on_request(lab: Lab) -> None:
 
         lab.tell_init(ring, lab.store(2, on_request=freeze))
         assert published.wait(10)
-        threading.Event().wait(0.2)
+        clock.sleep(0.2)
         other.tell("abort")
         assert "initialization failed" in (other.answer().error or "no error")
         silent.thaw()

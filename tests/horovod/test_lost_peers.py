@@ -9,6 +9,8 @@ import pytest
 from ring_lab import Absent, Lab, Worker
 from ring_store import Request
 
+from edl_allreduce import clock
+
 pytestmark = pytest.mark.training
 
 
@@ -30,7 +32,7 @@ def test_a_kill_in_a_collective_leaves_the_others_with_an_error(lab: Lab, size: 
         for worker in ring:
             worker.tell("allreduce_until_failure", elements=elements)
         victim = ring.pop(choose.randrange(len(ring)))
-        threading.Event().wait(choose.uniform(0.01, 0.1))
+        clock.sleep(choose.uniform(0.01, 0.1))
         victim.kill()
         break_and_form_again(lab, ring)
 
@@ -40,7 +42,7 @@ def test_two_at_once(lab: Lab) -> None:
     lab.form(ring)
     for worker in ring:
         worker.tell("allreduce_until_failure", elements=1000)
-    threading.Event().wait(0.05)
+    clock.sleep(0.05)
     for victim in (ring.pop(0), ring.pop(2)):
         victim.kill()
     break_and_form_again(lab, ring)

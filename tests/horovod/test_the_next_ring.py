@@ -8,6 +8,8 @@ import pytest
 from ring_lab import Absent, Lab
 from ring_store import Request
 
+from edl_allreduce import clock
+
 pytestmark = pytest.mark.training
 
 
@@ -166,7 +168,7 @@ def test_a_peer_that_has_much_to_do_before_its_message_is_waited_for(lab: Lab) -
     quick, slow = ring = lab.workers(2)
     lab.form(ring, HOROVOD_GLOO_TIMEOUT_SECONDS="1")
     quick.tell("exchange", values=[1])
-    threading.Event().wait(3)
+    clock.sleep(3)
     assert slow.ask("exchange", values=[2]).good() == [1, 2]
     assert quick.answer().good() == [1, 2]
 
