@@ -18,7 +18,7 @@ from edl_allreduce import clock
 
 NAMES = (
     *("steady", "reform", "worlds", "allreduce", "data", "scale"),
-    *("checkpoint", "startup", "autoscale", "seeing", "reproducible"),
+    *("checkpoint", "startup", "autoscale", "seeing", "reproducible", "master", "churn"),
 )
 BEGIN, END = "<!-- results: written by python -m benchmarks -->", "<!-- end of results -->"
 
