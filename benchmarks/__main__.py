@@ -18,7 +18,7 @@ from edl_allreduce import clock
 
 NAMES = (
     *("steady", "reform", "worlds", "allreduce", "data", "scale"),
-    *("checkpoint", "startup", "autoscale", "seeing", "reproducible", "master", "churn"),
+    *("checkpoint", "startup", "autoscale", "seeing", "reproducible", "master"),
 )
 BEGIN, END = "<!-- results: written by python -m benchmarks -->", "<!-- end of results -->"
 
