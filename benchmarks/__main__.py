@@ -19,7 +19,7 @@ from edl_allreduce import clock
 
 NAMES = (
     *("steady", "reform", "worlds", "allreduce", "data", "scale"),
-    *("checkpoint", "startup", "autoscale", "seeing", "reproducible"),
+    *("checkpoint", "startup", "autoscale", "seeing", "reproducible", "master"),
 )
 WHEN_NAMED = ("network",)
 """It needs root."""

@@ -241,5 +241,5 @@ class Hosts:
 
     def launcher(self, count: int) -> list[str]:
         """horovodrun that begins with so many ranks and goes on with one."""
-        numbers = ["-np", str(count), "--min-np", "1", "--max-np", str(len(NAMES))]
+        numbers = ["-np", str(count), "--min-np", "1", "--max-np", str(max(count, len(NAMES)))]
         return [*HOROVODRUN, *numbers, "--host-discovery-script", str(self.script)]

@@ -15,7 +15,7 @@ import grpc.aio
 from edl_allreduce import clock
 from edl_allreduce.core import protocol
 from edl_allreduce.core.attendance import events, machine, queries
-from edl_allreduce.core.attendance.state import FINAL, RING, State
+from edl_allreduce.core.attendance.state import FINAL, RING, Stage, State
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.protocol import Seat
@@ -47,7 +47,10 @@ class Crowd:
         self.joined: dict[int, int] = {}
         self.began = clock.now()
         self.evicted = 0
+        self.broken = 0
+        """Connections that ended although nobody was killed."""
         self.changed = asyncio.Event()
+        self.doors = asyncio.Semaphore(AT_ONCE)
 
     def launch(self, worker_id: int) -> None:
         worker = self.workers[worker_id] = Worker(self, worker_id)
@@ -83,6 +86,8 @@ class Crowd:
             await self.kill(worker_id)
 
 
+AT_ONCE = 50
+"""Workers that connect at the same moment: both ends of all handshakes share this machine."""
 BEATS = 40
 """Turns in which the workers send one heartbeat each."""
 
@@ -98,12 +103,34 @@ class Worker:
         self._state = State(seat, crowd.deadlines)
         self._outbox: asyncio.Queue[protocol.FromWorker] = asyncio.Queue()
         self._began = clock.now()
+        self._inside = True
 
     async def run(self) -> None:
+        """Until it is told to go; a connection that breaks is opened again."""
+        self._happened(events.Begun())
+        while not isinstance(self._state.last, FINAL):
+            await self._crowd.doors.acquire()
+            try:
+                await self._attend()
+            except grpc.aio.AioRpcError:
+                self._crowd.broken += 1
+            finally:
+                self._welcomed()
+            self._happened(events.Closed(self._state.link, clean=False))
+            await asyncio.sleep(machine.RETRY_SECONDS)
+            self._happened(events.Tick())
+
+    def _welcomed(self) -> None:
+        """The next one may come."""
+        if not self._inside:
+            self._inside = True
+            self._crowd.doors.release()
+
+    async def _attend(self) -> None:
         crowd = self._crowd
+        self._inside = False
         options = [*CHANNEL_OPTIONS, OWN_CONNECTION, ("grpc.ssl_target_name_override", TLS_NAME)]
         async with grpc.aio.secure_channel(crowd.address, crowd.credentials, options=options) as channel:
-            self._happened(events.Begun())
             attend = channel.stream_stream(f"/{SERVICE}/Attend", codec.encode, None)
             call = attend(self._said(), metadata=crowd.metadata, wait_for_ready=True)
             async for answer in call:
@@ -113,7 +140,9 @@ class Worker:
                     crowd.got(message.plan.generation, now)
                 self._happened(events.Heard(message))
                 if isinstance(message, protocol.Welcome):
-                    self._happened(events.IsReady(READY))
+                    self._welcomed()
+                    if self._state.stage is Stage.PREPARING:
+                        self._happened(events.IsReady(READY))
                 self._go_on()
                 if isinstance(self._state.last, FINAL):
                     crowd.evicted += isinstance(self._state.last, protocol.Evicted)

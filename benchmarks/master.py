@@ -69,6 +69,8 @@ class Found:
     killed: int = 0
     evicted: int = 0
     """Workers that the master gave up although they lived."""
+    broken: int = 0
+    """Connections that ended although nobody was killed."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -106,6 +108,7 @@ def measure(settings: argparse.Namespace, directory: Path) -> Report:
             rows.setdefault(f"{title}, {unit}", []).append(figure.text(form))
         rows.setdefault("killed", []).append(str(one.killed))
         rows.setdefault("given up although they lived", []).append(str(one.evicted))
+        rows.setdefault("connections broken by themselves", []).append(str(one.broken))
     report.rows = [(title, *cells) for title, cells in rows.items()]
     first = found[0]
     report.verdict = (
@@ -139,6 +142,7 @@ async def _measure(size: int, settings: argparse.Namespace) -> Found:
         whole = [g for g in set(master.planned) - known if master.whole(g)]
         found.plans = [master.published(generation) for generation in sorted(whole)]
         found.evicted = master.crowd.evicted
+        found.broken = master.crowd.broken
     return found
 
 

@@ -12,6 +12,9 @@ and after them:
 - Horovod Elastic: two hosts, a third appears, disappears, two more appear, one rank is killed, another one.
   Its drain is a host that the discovery script no longer names.
 
+Two more rows are no pauses: how long a job of three has fewer workers after a kill, without and with a worker
+that stands by (--standby=1).
+
 The replacement of a lost worker starts on the same cores: ours half a second later, when the survivors are
 through; theirs when the discovery script names a host for it.
 """
@@ -46,6 +49,7 @@ from benchmarks.contestants import (
 )
 from benchmarks.frame import Figure, Report, said
 from benchmarks.marks import Mark, read_marks
+from edl_allreduce import clock
 from edl_allreduce.testing.jobs import RunningJob
 
 MODEL = "mlp"
@@ -54,6 +58,7 @@ FOREVER = 10**9
 KILL_3, KILL_4, DRAIN, GROW = "kill 3 → 2", "kill 4 → 3", "drain 3 → 2", "grow 2 → 3"
 HOROVOD_ELASTIC = "Horovod Elastic"
 CASES = (KILL_3, KILL_4, DRAIN, GROW)
+WHOLE, WHOLE_STANDBY = "kill, until 3 again", "the same, --standby=1"
 WANTED = {KILL_3: 0.2, GROW: 0.05}
 SETTLE_SECONDS = 1.0
 """Let the new ring train before the next thing happens."""
@@ -68,6 +73,8 @@ class Pauses:
     seconds: dict[str, list[float]] = field(default_factory=lambda: {case: [] for case in CASES})
     phases: dict[str, list[tuple[float, ...]]] = field(default_factory=lambda: {case: [] for case in CASES})
     stalled: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CASES, 0))
+    whole: dict[str, list[float]] = field(default_factory=lambda: {WHOLE: [], WHOLE_STANDBY: []})
+    """Seconds from a kill until as many train as before."""
 
     def add(self, case: str, survivors: Sequence[Reform]) -> None:
         slowest = max(survivors, key=lambda reform: reform.pause)
@@ -84,6 +91,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kills", type=int, default=7, help="in a job of three workers")
     parser.add_argument("--drains", type=int, default=7)
     parser.add_argument("--kills_of_four", type=int, default=7, help="in a job of four workers")
+    parser.add_argument("--kills_with_standby", type=int, default=5, help="in a job of three workers")
     parser.add_argument("--no_peer", action="store_true", help="only ours")
 
 
@@ -101,6 +109,9 @@ def measure(settings: argparse.Namespace, directory: Path) -> Report:
         peers_turn()
         with said(f"round {round_ + 1}: ours, three workers"):
             _our_three(ours, directory / f"three-{round_}", data, settings.kills, settings.drains)
+        if settings.kills_with_standby:
+            with said(f"round {round_ + 1}: ours, three workers and one that stands by"):
+                _our_standby(ours, directory / f"standby-{round_}", data, settings.kills_with_standby)
         peers_turn()
         if settings.kills_of_four:
             with said(f"round {round_ + 1}: ours, four workers"):
@@ -118,9 +129,33 @@ def _our_three(pauses: Pauses, where: Path, data: Path, kills: int, drains: int)
     ) as job:
         ring = _Ring(job, 3)
         for case, number in [(KILL_3, signal.SIGKILL)] * kills + [(DRAIN, signal.SIGTERM)] * drains:
+            began = clock.wall()
             pauses.add(case, ring.lose(number))
             pauses.add(GROW, ring.regain())
+            if case == KILL_3:
+                pauses.whole[WHOLE].append(ring.reformed_at - began)
         stop(job)
+
+
+def _our_standby(pauses: Pauses, where: Path, data: Path, kills: int) -> None:
+    """Who stands by is in the ring that follows the kill: its survivors' reports are the end of it."""
+    numbers = {"num_workers": 3, "standby": 1, "minibatch_size": BATCH, "num_epochs": FOREVER}
+    with our_job(where, MODEL, data, **numbers) as job:
+        members = list(job.wait_for("plan").event["workers"])
+        for _ in range(kills):
+            standby = job.wait_for("ready", "stands by").event["worker_id"]
+            threading.Event().wait(SETTLE_SECONDS)
+            began = clock.wall()
+            job.signal(members.pop(0), signal.SIGKILL)
+            planned = job.wait_for("plan", "takes over").event
+            ended = [job.wait_for("re-form", _goes_on(m, planned["generation"]), again=True) for m in members]
+            pauses.whole[WHOLE_STANDBY].append(max(event.wall for event in ended) - began)
+            members.append(standby)
+        stop(job)
+
+
+def _goes_on(worker: int, generation: int) -> str:
+    return f"worker {worker} goes on in generation {generation} "
 
 
 def _our_four(pauses: Pauses, where: Path, data: Path, kills: int) -> None:
@@ -139,6 +174,8 @@ class _Ring:
     def __init__(self, job: RunningJob, size: int) -> None:
         self._job = job
         self._members = list(range(size))
+        self.reformed_at = 0.0
+        """When the last survivor told of the newest ring; of a calendar's clock."""
         job.wait_for("plan", f"workers {', '.join(map(str, self._members))},")
         self._settle()
 
@@ -157,13 +194,11 @@ class _Ring:
 
     def _reformed(self) -> list[Reform]:
         """Reports of all survivors about the newest ring."""
-        generation = self._job.wait_for("plan").text.split()[1].rstrip(":")
-        for worker in self._members:
-            self._job.wait_for("re-form", f"worker {worker} goes on in generation {generation} ", again=True)
+        generation = self._job.wait_for("plan").event["generation"]
+        told = [self._job.wait_for("re-form", _goes_on(m, generation), again=True) for m in self._members]
+        self.reformed_at = max(event.wall for event in told)
         self._settle()
-        return [
-            r for r in reforms(self._job) if r.generation == int(generation) and r.worker in self._members
-        ]
+        return [r for r in reforms(self._job) if r.generation == generation and r.worker in self._members]
 
     def _settle(self) -> None:
         threading.Event().wait(SETTLE_SECONDS)
@@ -269,6 +304,9 @@ def _report(ours: Pauses, theirs: Pauses) -> Report:
         )  # fmt: skip
         wanted = f", wanted ≤ {WANTED[case]:g} s" if case in WANTED else ""
         words.append(f"{case} {mine.median:.3f} s = {ratio:.4f} of the peer's{wanted}")
+    for case, seconds in ours.whole.items():
+        figure = report.keep(f"{case}, ours", Figure.of(seconds))
+        report.rows.append((case, _ms(figure), _worst(figure), *[frame.NOTHING] * (len(PHASES) + 4)))
     report.verdict = "; ".join(words)
     return report
 

@@ -6,8 +6,9 @@ import hmac
 
 from edl_allreduce.core.protocol import KvPart, KvSet, Plan
 
-LONGEST_VALUE = 64 * 1024
-"""Bytes. An address of Gloo has 136, and all that of a ring of 99 together 13 KiB."""
+LONGEST_VALUE = 96 * 1024
+"""Bytes. An address of Gloo has 136, and a rank tells one for each other rank: enough for rings of 700. All
+parts together then have 63 MiB, and no message may have more than 64 (`rpc.server.MAX_MESSAGE`)."""
 LONGEST_KEY = 512
 
 

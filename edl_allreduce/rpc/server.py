@@ -72,7 +72,7 @@ class MasterServer:
         self._server = grpc.aio.server(interceptors=[Door(token)], options=SERVER_OPTIONS)
         handlers = {
             # Bytes are decoded here, not by gRPC: with errors that we know.
-            "Attend": grpc.stream_stream_rpc_method_handler(self._on_attend, None, codec.encode),
+            "Attend": grpc.stream_stream_rpc_method_handler(self._on_attend, None, _Encoder()),
             "Command": grpc.unary_unary_rpc_method_handler(self._on_command, None, codec.encode),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -121,6 +121,19 @@ class MasterServer:
         except EdlError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
             raise  # not reached: abort raises
+
+
+class _Encoder:
+    """A plan names every worker and goes to every worker: it is encoded once."""
+
+    def __init__(self) -> None:
+        self._last: protocol.FromMaster | None = None
+        self._encoded = b""
+
+    def __call__(self, message: protocol.FromMaster) -> bytes:
+        if message is not self._last:
+            self._last, self._encoded = message, codec.encode(message)
+        return self._encoded
 
 
 def _allow_descriptors() -> None:

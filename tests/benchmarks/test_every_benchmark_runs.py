@@ -16,7 +16,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SMALL = {
     "steady": ["--rounds=1", "--models=mlp", "--steps=40", "--static_only"],
-    "reform": ["--rounds=1", "--kills=1", "--drains=0", "--kills_of_four=0", "--no_peer"],
+    "reform": [
+        "--rounds=1",
+        "--kills=1",
+        "--drains=0",
+        "--kills_of_four=0",
+        "--kills_with_standby=1",
+        "--no_peer",
+    ],
     "worlds": ["--rounds=1", "--sizes=2"],
     "allreduce": ["--rounds=1", "--sizes=4,65536"],
     "data": ["--rounds=1", "--records=300", "--pixels=4"],
@@ -25,6 +32,8 @@ SMALL = {
     "seeing": ["--rounds=1", "--seconds=1"],
     "scale": ["--rounds=1", "--records=2000", "--shards=20"],
     "autoscale": ["--rounds=1", "--sizes=40x4x20"],
+    "churn": ["--seconds=4", "--every=4", "--undisturbed=3", "--workers=2", "--standby=0", "--no_peer"],
+    "master": ["--workers=30", "--seconds=2", "--churn_seconds=0"],
     "reproducible": ["--rounds=1", "--models=mlp", "--steps=20", "--virtual=4"],
     "network": ["--rounds=1", "--models=mlp", "--gigabits=1", "--seconds=0.1"],
 }

@@ -27,6 +27,8 @@ from edl_allreduce.core.protocol import Done, Draining, Entered, Hello, Joined, 
 
 PROOF = 2
 """Steps that a ring makes if it works: the first exchange of tensors that do not fit may go unnoticed."""
+MANY = 32
+"""Workers from which on not every newcomer is a reason to look at all of them."""
 
 
 def learn(state: State, event: Event, now: float) -> tuple[State, tuple[Action, ...]]:
@@ -68,7 +70,11 @@ def note(state: State, event: Event, now: float) -> State | None:
     A ring of a thousand says three thousand things while it forms. A decision looks at every member, and it
     is the same for all of them but the first and the last. Should one be missed, the next tick makes it.
     """
-    if not isinstance(event, Heard) or state.finished or state.plan is None:
+    if not isinstance(event, Heard) or state.finished:
+        return None
+    if isinstance(event.message, Hello | Ready):
+        return _note_newcomer(state, event.message, event.uid, event.link, now)
+    if state.plan is None:
         return None
     match event.message:
         case Entered(generation) if state.entered_since is not None:
@@ -81,6 +87,20 @@ def note(state: State, event: Event, now: float) -> State | None:
     if member is None or not _current(member, generation) or _impossible(state, member, event.message):
         return None
     return _heard(state, member, event.message, now)
+
+
+def _note_newcomer(state: State, message: Hello | Ready, uid: str, link: int, now: float) -> State | None:
+    """One of many who come, while there are too few for the ring that is wanted."""
+    member = state.members.get(uid)
+    if len(state.members) < MANY or state.stopping:
+        return None
+    if isinstance(message, Hello):
+        new = member is None and uid not in state.gone and message.plan is None and not message.has_state
+        return _hello(state, message, link, now)[0] if new else None
+    if state.plan is not None or member is None or member.standing is not Standing.PREPARING:
+        return None
+    waiting = sum(m.standing is Standing.WAITING for m in state.members.values())
+    return _heard(state, member, message, now) if waiting + 1 < state.options.wanted else None
 
 
 def _heard(state: State, member: Member, message: Message, now: float) -> State:
@@ -179,9 +199,9 @@ def _hello(state: State, event: Hello, link: int, now: float) -> tuple[State, tu
     if seat.uid in state.gone:
         return state, (Evict(seat.uid, "it was given up; a new worker takes its place"),)
     state = replace(state, generation=max(state.generation, event.generation))
-    heard = heard_now(state)
     holder = event.has_state or event.joined or event.done
-    if not heard or (holder and not any(m.has_state for m in heard)):
+    heard = (m for m in state.members.values() if m.away is None and not m.expected)
+    if not any(m.has_state or not holder for m in heard):
         state = replace(state, heard_since=now)
     known = state.members.get(seat.uid)
     draining = known is not None and known.draining
