@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import itertools
 import logging
 import os
 import re
@@ -24,10 +23,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from edl_allreduce import clock
 from edl_allreduce.errors import StorageError
 from edl_allreduce.storage.blocks import cache
 from edl_allreduce.storage.remote import store
 from edl_allreduce.storage.url import Url
+from edl_allreduce.worker.threads import supervised
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def staging(url: Url) -> Path:
 class AuditUpload:
     """Sends what one worker wrote; `trouble` hears of it once when that fails."""
 
-    def __init__(self, url: Url, diary: Path, trouble: Callable[[StorageError], None]) -> None:
+    def __init__(self, url: Url, diary: Path, trouble: Callable[[Exception], None]) -> None:
         self._url = url
         self._diary = diary
         self._trouble = trouble
@@ -55,7 +56,7 @@ class AuditUpload:
         self._sent = 0
         self._parts = 0
         self._failed = False
-        threading.Thread(target=self._run, name="audit-upload", daemon=True).start()
+        supervised("audit-upload", self._run, lambda name, error: trouble(error))
 
     def flush(self) -> None:
         """Everything written so far is in the bucket when this returns, or `trouble` heard why not."""
@@ -78,11 +79,9 @@ class AuditUpload:
         return 1 + max((int(name[1]) for name in names if name), default=-1)
 
     def _run(self) -> None:
-        for _ in itertools.count():
-            threading.Event().wait(FLUSH_SECONDS)
+        while not self._failed:
+            clock.sleep(FLUSH_SECONDS)
             self.flush()
-            if self._failed:
-                return
 
     def _send_new_lines(self) -> None:
         data = _whole_lines(self._diary, self._sent)
