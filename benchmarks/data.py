@@ -1,12 +1,15 @@
 """Does reading by index keep up with plain tf.data reading of the same files, both shuffled?
 
-    python -m benchmarks.data [--records 20000] [--pixels 784] [--batch 64] [--rounds 4] [--json FILE]
+    python -m benchmarks.data [--records 20000] [--pixels 784] [--batch 64] [--rounds 4] [--s3] [--json FILE]
 
 Both sides give shuffled, parsed batches of the same records to the same thread. tf.data reads TFRecord files
 in sequence through its shuffle buffer (16 Ki records, as many as our shuffle mixes) and a `feed` per record;
 ours is the worker's own pipeline: order by arithmetic, random reads with every checksum verified, the same
 `feed`, read by one thread and parsed by two, ahead of the training thread. Rounds alternate, so that what
 else the machine does hits both; the figure is the median over rounds of the ratio ours / tf.data.
+
+With --s3 the TFRecord files are also read from an S3 server on loopback (kubelab builds it once): with an
+empty cache in each round, and with what an earlier round left in the cache.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,9 @@ from edl_allreduce import clock
 from edl_allreduce.core.schedule import BLOCK_RECORDS, WINDOW_BLOCKS, Order, Schedule
 from edl_allreduce.data import Columns, RecordSource, open_source
 from edl_allreduce.data.writing import Format, write_columns
+from edl_allreduce.storage.remote import store
+from edl_allreduce.storage.url import place
+from kubelab.buckets import BucketServer, s3_environment
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf  # after the variable that keeps it quiet
@@ -46,11 +53,17 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pixels", type=int, default=784)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--s3", action="store_true", help="also from an S3 server on loopback")
 
 
 def measure(settings: argparse.Namespace, directory: Path) -> Report:
     """Records per second of tf.data on TFRecord files and of ours on several formats."""
-    readers = _readers(directory, settings.records, settings.pixels, settings.batch)
+    with _bucket(directory) if settings.s3 else nullcontext("") as bucket:
+        return _measured(settings, directory, bucket)
+
+
+def _measured(settings: argparse.Namespace, directory: Path, bucket: str) -> Report:
+    readers = _readers(directory, settings.records, settings.pixels, settings.batch, bucket)
     rates: dict[str, list[float]] = {name: [] for name in readers}
     cpu: dict[str, list[float]] = {name: [] for name in readers}
     for round_ in range(settings.rounds + 1):
@@ -76,7 +89,7 @@ def measure(settings: argparse.Namespace, directory: Path) -> Report:
 
 
 def _readers(
-    directory: Path, records: int, pixels: int, batch: int
+    directory: Path, records: int, pixels: int, batch: int, bucket: str
 ) -> dict[str, Callable[[], Iterator[int]]]:
     """Each gives the sizes of its batches."""
     random = np.random.default_rng(0)
@@ -108,7 +121,28 @@ def _readers(
     for form in (Format.TFRECORD, Format.RECORDIO):
         source = open_source(str(directory / form))
         readers[form] = _ours(source, Parser(feed, Mode.TRAINING, source.metadata), batch)
+    if bucket:
+        for file in map(Path, files):
+            store().upload(file, place(f"{bucket}/{file.name}"))
+        source = open_source(bucket)
+        kept = _ours(source, Parser(feed, Mode.TRAINING, source.metadata), batch)
+
+        def fetched() -> Iterator[int]:
+            for block in (directory / "cache").glob("*/*"):
+                block.unlink()
+            yield from kept()
+
+        readers["tfrecord in S3, empty cache"] = fetched
+        readers["tfrecord in S3, cached"] = kept
     return readers
+
+
+@contextmanager
+def _bucket(directory: Path) -> Iterator[str]:
+    """A server of this process; the cache is in this directory."""
+    with BucketServer(directory, "records") as server:
+        os.environ.update(s3_environment(server.port), EDL_CACHE_DIR=str(directory / "cache"))
+        yield "s3://records/data"
 
 
 def _ours(source: RecordSource, parser: Parser, batch: int) -> Callable[[], Iterator[int]]:

@@ -22,6 +22,20 @@ from kubelab.waiting import eventually, pause
 LOOPBACK = "127.0.0.1"
 
 
+def s3_environment(port: int) -> dict[str, str]:
+    """With it S3's own libraries go to this port of this machine."""
+    return {
+        "AWS_ENDPOINT_URL": f"http://{LOOPBACK}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+        "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+        "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY"), LOOPBACK))),
+    }
+
+
 class BucketServer:
     """A process that serves buckets until it is killed."""
 
@@ -101,16 +115,7 @@ class BucketGate:
     @property
     def environment(self) -> dict[str, str]:
         """With it S3's own libraries come here."""
-        return {
-            "AWS_ENDPOINT_URL": f"http://{LOOPBACK}:{self.port}",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
-            "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
-            "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY"), LOOPBACK))),
-        }
+        return s3_environment(self.port)
 
     def close(self) -> None:
         self._server.shutdown()

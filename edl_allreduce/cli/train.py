@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from edl_allreduce import outside
 from edl_allreduce.cli.main import load
 from edl_allreduce.cluster.choose import Where, where
-from edl_allreduce.errors import EdlError, UsageError
+from edl_allreduce.cluster.registry import GLANCE_SECONDS
+from edl_allreduce.errors import EdlError, StorageError, UsageError
 from edl_allreduce.spec import Command, JobSpec, parse_job
+from edl_allreduce.storage.remote import store
+from edl_allreduce.storage.url import Url, place
 
 AUDITED_BYTES = 256 * 1024 * 1024
 """Larger diaries take a while to read: whoever waits for the end of a job is not made to wait for that."""
@@ -72,7 +74,15 @@ def _judge(directory: str) -> str:
     """The audit in one line, for the summary of a job that is over."""
     from edl_allreduce.worker.loop.diary import audit
 
-    size = sum(path.stat().st_size for path in Path(directory).glob("worker-*.jsonl"))
+    there = place(directory)
+    try:
+        if isinstance(there, Url):
+            sizes = [found.size for found in store(GLANCE_SECONDS).below(there)]
+        else:
+            sizes = [path.stat().st_size for path in there.glob("worker-*.jsonl")]
+    except StorageError as error:
+        return f"not judged: {error}"
+    size = sum(sizes)
     if size > AUDITED_BYTES:
         return f"not judged here, since {size >> 20} MiB were written down; `elasticdl audit` does it"
     try:

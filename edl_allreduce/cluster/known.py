@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -12,6 +11,7 @@ from edl_allreduce import outside
 from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import JobFailed
 from edl_allreduce.reading import UNDECODABLE
+from edl_allreduce.storage.url import Place
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class KnownJob(Protocol):
     def report(self) -> bytes:
         """What its page showed last, as JSON, of a job that is over; empty where nobody kept it."""
 
-    def audit_dir(self) -> Path:
+    def audit_dir(self) -> Place:
         """Where its workers wrote down which records they used; raises UsageError where nobody can tell."""
 
     def logs(self) -> list[str]:

@@ -177,14 +177,14 @@ class LocalJobFiles:
         except OSError:
             return b""
 
-    def audit_dir(self) -> Path:
+    def audit_dir(self) -> Place:
         address = self.address()
         given = _spec_of(address).audit_dir if address is not None else ""
         if address is None or not given:
             raise UsageError(
                 f"job {self.name} was started without --audit_dir, so its workers wrote nothing down."
             )
-        return Path(address.cwd) / given
+        return _seen_from(address.cwd, given)
 
     # ------------------------------------------------------------------------------------------------ logs
 

@@ -13,7 +13,6 @@ import socket
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,6 +28,7 @@ from edl_allreduce.core.status import EventRecord, JobStatus
 from edl_allreduce.errors import ApiRefused, ClusterError, MasterUnreachable, UsageError
 from edl_allreduce.reading import UNDECODABLE
 from edl_allreduce.spec.cluster_flags import DOCUMENTED_PORT
+from edl_allreduce.storage.url import Place
 
 log = logging.getLogger(__name__)
 
@@ -141,8 +141,10 @@ class ClusterJob:
     def resize(self, workers: int | None) -> bool:
         return False
 
-    def audit_dir(self) -> Path:
-        raise UsageError("name the directory of a job on Kubernetes: mount its volume, then --audit_dir=DIR.")
+    def audit_dir(self) -> Place:
+        raise UsageError(
+            "name the directory of a job on Kubernetes: mount its volume, then --audit_dir=DIR (or its URL)."
+        )
 
     def pod(self) -> Object | None:
         """The master's pod, not much older than now."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -30,9 +31,12 @@ from edl_allreduce.core.audit import (
     Verdict,
     judge,
 )
-from edl_allreduce.errors import DataError, UsageError
-from edl_allreduce.reading import UNDECODABLE, small_file
+from edl_allreduce.errors import DataError, ObjectMissing, StorageError, UsageError
+from edl_allreduce.reading import SMALL_FILE, UNDECODABLE, small_file
+from edl_allreduce.storage.remote import store
+from edl_allreduce.storage.url import Url, place
 from edl_allreduce.worker import disk
+from edl_allreduce.worker.loop.audit_upload import AuditUpload, fetch, send_left_over, staging
 
 log = logging.getLogger(__name__)
 
@@ -60,15 +64,21 @@ class Diary:
         uid: str,
         send: Callable[[protocol.Note], None] = lambda note: None,
     ) -> None:
-        self._directory = directory
+        self._shown = directory
         self._send = send
         self._descriptor = -1
+        self._upload: AuditUpload | None = None
+        self._directory = Path()
         if directory:
-            path = Path(directory) / f"worker-{worker_id}-{uid}.jsonl"
+            where = place(directory)
+            self._directory = staging(where) if isinstance(where, Url) else where
+            path = self._directory / f"worker-{worker_id}-{uid}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
             with suppress(OSError):  # not every file system has locks; then an audit cannot know
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if isinstance(where, Url):
+                self._upload = AuditUpload(where, path, self._end)
 
     def write(self, entry: Entry) -> None:
         if self._descriptor < 0:
@@ -90,34 +100,46 @@ class Diary:
         """A disk that fails ends the diary, not the training; the audit will find what is missing."""
         try:
             yield
-        except OSError as error:
+        except (OSError, StorageError) as error:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
             self._descriptor = -1
-            text = (
-                f"the audit cannot be written to {self._directory} any more: {disk.words(error)}; "
-                "what comes now is not proved"
-            )
-            log.error("%s", text)
-            self._send(protocol.Note(protocol.NoteKind.WARNING, text, once=True))
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        text = (
+            f"the audit cannot be written to {self._shown} any more: {disk.words(error)}; "
+            "what comes now is not proved"
+        )
+        log.error("%s", text)
+        self._send(protocol.Note(protocol.NoteKind.WARNING, text, once=True))
+
+    def flush(self) -> None:
+        """Where it is sent away: everything written so far has arrived."""
+        if self._upload is not None:
+            self._upload.flush()
 
     def open_run(self, step: int, position: int) -> int:
         """A number for a new run of the job, never given before in this directory."""
-        if not self._directory:
+        if not self._shown:
             return 0
         with self._trouble():
-            for number in itertools.count():
+            for number in itertools.count(self._upload.next_run() if self._upload is not None else 0):
                 try:
-                    with (Path(self._directory) / f"run-{number}.json").open("xb") as file:
+                    with (self._directory / f"run-{number}.json").open("xb") as file:
                         file.write(msgspec.json.encode(Start(step, position)))
                 except FileExistsError:
                     continue
+                if self._upload is not None:
+                    self._upload.put(f"run-{number}.json")
                 return number
         return 0
 
     def write_manifest(self, manifest: Manifest) -> None:
         with self._trouble():
-            write_manifest(self._directory, manifest)
+            write_manifest(str(self._directory), manifest)
+            if self._upload is not None:
+                self._upload.put(MANIFEST)
 
 
 def write_manifest(directory: str, manifest: Manifest) -> None:
@@ -146,9 +168,10 @@ def _entries(path: Path, unreadable: list[str]) -> Iterator[Entry]:
 
 def refuse_other_job(directory: str, job_name: str) -> None:
     """The diaries of two jobs cannot be told apart: each needs a directory of its own."""
+    where = place(directory)
     try:
-        there = read_manifest(Path(directory)).job_name
-    except (OSError, *UNDECODABLE):
+        there = (_fetch_manifest(where) if isinstance(where, Url) else read_manifest(where)).job_name
+    except (OSError, ObjectMissing, *UNDECODABLE):
         return
     if there and there != job_name:
         raise UsageError(
@@ -159,6 +182,10 @@ def refuse_other_job(directory: str, job_name: str) -> None:
 
 def read_manifest(folder: Path) -> Manifest:
     return msgspec.json.decode(small_file(folder / MANIFEST), type=Manifest)
+
+
+def _fetch_manifest(url: Url) -> Manifest:
+    return msgspec.json.decode(store().whole(url / MANIFEST, SMALL_FILE), type=Manifest)
 
 
 def _refuse_running(folder: Path) -> None:
@@ -178,23 +205,31 @@ def _refuse_running(folder: Path) -> None:
 
 
 def audit(directory: str) -> Verdict:
-    """Judge the diaries in a directory."""
-    folder = Path(directory)
+    """Judge the diaries in a directory, or in object storage."""
+    where = place(directory)
+    if isinstance(where, Path):
+        return _audit(where, directory, [])
+    send_left_over(where)
+    with TemporaryDirectory(prefix="audit-") as scratch:
+        missing = fetch(where, Path(scratch))
+        return _audit(Path(scratch), directory, missing)
+
+
+def _audit(folder: Path, shown: str, unreadable: list[str]) -> Verdict:
     try:
         manifest = read_manifest(folder)
     except (OSError, *UNDECODABLE) as error:
         raise DataError(
-            f"{folder} holds no audit: {MANIFEST} cannot be read ({error}). "
+            f"{shown} holds no audit: {MANIFEST} cannot be read ({error}). "
             "Name the directory that was given to the job with --audit_dir."
         ) from error
     if manifest.dataset < 1:
         raise DataError(
-            f"{folder} holds no audit: {MANIFEST} speaks of a data set of {manifest.dataset} records. "
+            f"{shown} holds no audit: {MANIFEST} speaks of a data set of {manifest.dataset} records. "
             "Name the directory that was given to the job with --audit_dir."
         )
     if not manifest.finished:
         _refuse_running(folder)
-    unreadable: list[str] = []
     diaries = [path for path in sorted(folder.glob("worker-*.jsonl")) if path.is_file()]
     workers = {path.stem: _entries(path, unreadable) for path in diaries}
     starts = _starts(folder, unreadable)

@@ -106,6 +106,7 @@ class Engine:
         """Until the master releases this worker, or it has to go; nothing half-written is left."""
         ending = self._attend()
         self._keeping.flush()
+        self.diary.flush()
         return ending
 
     def _attend(self) -> Ending:
@@ -392,6 +393,7 @@ class Engine:
         self.orders.progress.activity = Activity.IDLE
         if self.ring.rank == 0 and not self._weights.spoiled:
             self._keeping.keep_now(state)
+        self.diary.flush()
         warning = ""
         if state.journal.not_finite:
             warning = f"in {state.journal.not_finite} of {state.step} steps the loss was not finite"

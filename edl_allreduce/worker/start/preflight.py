@@ -62,9 +62,8 @@ def check_places(spec: JobSpec) -> None:
         refuse_url("--tensorboard_log_dir", spec.tensorboard_log_dir)
         try_directory("--tensorboard_log_dir", Path(spec.tensorboard_log_dir))
     if spec.audit_dir:
-        refuse_url("--audit_dir", spec.audit_dir)
         refuse_other_job(spec.audit_dir, spec.job_name)
-        try_directory("--audit_dir", Path(spec.audit_dir))
+        try_place("--audit_dir", spec.audit_dir)
 
 
 def _check_init(directory: str) -> None:
