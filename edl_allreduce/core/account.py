@@ -82,8 +82,8 @@ class Account:
             return ""
         return (
             f"the fingerprint of its weights is {self.fingerprint or 'not known'}, expected was "
-            f"{self.expected} (--verify_fingerprint): data, model file, flags, versions or machine differ "
-            "from those of the other run"
+            f"{self.expected} (--verify_fingerprint): data, model file, flags such as --virtual_workers, "
+            "versions or machine differ from those of the other run"
         )
 
     @property

@@ -21,6 +21,8 @@ from edl_allreduce.spec.log_flags import LogFlags
 from edl_allreduce.spec.typed import TypedFlags
 
 DEFAULT_CHECKPOINTS = "checkpoint_dir"
+LEAST_VIRTUAL_WORKERS = 4
+"""Of a reproducible job, unless it says how many: so that 1, 2 and 4 workers come to the same bits."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -259,13 +261,13 @@ class JobSpec(LogFlags, ClusterFlags):
         "is killed on the way. Workers whose processor or software would compute other bits are refused.",
     )
     virtual_workers: int = flag(
-        12,
+        0,
         group=Group.TRAINING,
         metavar="N",
         commands=TRAINING,
-        minimum=1,
-        help="With --reproducible: each step is cut into so many parts, whoever computes them. A number that "
-        "the likely numbers of workers divide, and never less than --num_workers.",
+        minimum=0,
+        help="With --reproducible: each step is cut into so many parts, whoever computes them. Runs come to "
+        "the same bits only with the same number. 0: --num_workers, or its first multiple from 4 on.",
     )
     verify_fingerprint: str = flag(
         "",
@@ -434,13 +436,16 @@ class JobSpec(LogFlags, ClusterFlags):
     @property
     def virtual_ranks(self) -> int:
         """Into how many parts each step is cut, whoever computes them; 0: one for each worker."""
-        return self.virtual_workers if self.reproducible else 0
+        if not self.reproducible:
+            return 0
+        workers = max(1, self.num_workers, self.min_workers)  # never changes: the batch depends on it
+        return self.virtual_workers or workers * -(-LEAST_VIRTUAL_WORKERS // workers)
 
     @property
     def micro_batch(self) -> int:
         """The most records of one forward pass."""
         if self.reproducible:  # the same for all ways to come to this batch
-            return -(-self.global_batch_size // self.virtual_workers)
+            return -(-self.global_batch_size // self.virtual_ranks)
         return self.minibatch_size
 
     @property

@@ -119,8 +119,8 @@ class TrainFlags(TypedDict, total=False):
     killed on the way. Workers whose processor or software would compute other bits are refused."""
 
     virtual_workers: int
-    """With --reproducible: each step is cut into so many parts, whoever computes them. A number that the
-    likely numbers of workers divide, and never less than --num_workers."""
+    """With --reproducible: each step is cut into so many parts, whoever computes them. Runs come to the
+    same bits only with the same number. 0: --num_workers, or its first multiple from 4 on."""
 
     verify_fingerprint: str | PathLike[str]
     """With --reproducible: the job fails unless the weights at its end have this fingerprint, which an

@@ -177,11 +177,11 @@ def _reproducible(spec: JobSpec) -> Iterator[Problem]:
             "on the number of workers.",
         )
     most = max(spec.num_workers, spec.min_workers, spec.max_workers)
-    if spec.virtual_workers < most:
+    if spec.virtual_ranks < most:
         yield (
             ("virtual_workers",),
-            f"--virtual_workers={spec.virtual_workers} is less than the {most} workers that the job may "
-            "have: the others would have nothing to do.",
+            f"--virtual_workers={spec.virtual_ranks} is less than the {most} workers that the job may "
+            f"have: the others would have nothing to do. Give --virtual_workers={most} or a multiple of it.",
         )
 
 

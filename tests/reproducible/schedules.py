@@ -81,6 +81,7 @@ def live(life: Life, start: Callable[..., RunningJob], **flags: object) -> Runni
         minibatch_size=BATCH // life.workers,
         min_workers=FEWEST,
         cool_down_seconds=1,
+        failure_detection_seconds=60,  # who is held for newcomers of a busy machine is not stuck
         max_worker_crashes=100,
         checkpoint_steps=3,
         **flags,
@@ -96,7 +97,7 @@ def live(life: Life, start: Callable[..., RunningJob], **flags: object) -> Runni
         case "replace":
             wait_for_all(job)
         case "kill all":
-            for worker in present(job):
+            for worker in present(job) & _workers(job, "ready"):
                 job.signal(worker, signal.SIGKILL)
     job.release()
     expected = 130 if life.meanwhile == "stop" else 0

@@ -51,13 +51,25 @@ def cnn():
     )
 
 
+def half():
+    """Whose gradients overflow at first, until the scale of the loss is low enough."""
+    kind = {"dtype": "mixed_float16"}
+    dense = keras.layers.Dense(16, activation="relu", **kind)
+    layers = [keras.layers.Input((8, 8, 1)), keras.layers.Flatten(**kind), dense]
+    return keras.Sequential([*layers, keras.layers.Dropout(0.2, **kind), keras.layers.Dense(3, **kind)])
+
+
 @pytest.mark.parametrize(
     ("model", "optimizer"),
     [
+        (
+            half,
+            lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=2.0**22),
+        ),
         (mlp, lambda: keras.optimizers.SGD(0.05, momentum=0.9)),
         (cnn, lambda: keras.optimizers.Adam(0.01)),
     ],
-    ids=["mlp-momentum", "cnn-adam"],
+    ids=["half-precision", "mlp-momentum", "cnn-adam"],
 )
 def test_any_number_of_workers_comes_to_the_same_bits(company, model, optimizer):
     made = company(model, optimizer)
@@ -102,6 +114,25 @@ def test_a_worker_whose_memory_rots_is_noticed_before_anything_is_applied(compan
     made.restore(before)
     made.run(range(2, 3), 1)
     assert same_bits(made.ranks[0].trainer.state(), good), "and nothing of step 3"
+
+
+def test_what_rots_in_the_optimizer_is_noticed_one_step_later(company):
+    made = company(mlp, lambda: keras.optimizers.SGD(0.05, momentum=0.9), most=3)
+    made.run(range(2), 3)
+    before = made.ranks[0].trainer.state()
+
+    def rot(rank, number):
+        if rank is made.ranks[1] and number == 2:
+            momentum = rank.trainer.optimizer.momentums[-1]
+            momentum.assign(momentum + 1.0)
+
+    errors = made.run(range(2, 6), 3, rot)
+    assert all(isinstance(error, StateDiffers) for error in errors), errors
+    good = made.ranks[2].trainer.state()
+    assert same_bits(made.ranks[0].trainer.state(), good)
+    made.restore(before)
+    made.run(range(2, 3), 1)
+    assert same_bits(made.ranks[0].trainer.state(), good), "step 2 was made, and nothing of step 3"
 
 
 def test_a_step_that_is_computed_again_counts_as_user_code_again(company):

@@ -26,7 +26,14 @@ def spec(*flags: str):
     ("flags", "words"),
     [
         (["--reproducible", "--elastic_batch=worker"], "exclude each other"),
-        (["--reproducible", "--num_workers=16"], "--virtual_workers=12 is less than the 16 workers"),
+        (
+            ["--reproducible", "--num_workers=16", "--virtual_workers=12"],
+            "--virtual_workers=12 is less than the 16 workers",
+        ),
+        (
+            ["--reproducible", "--num_workers=2", "--max_workers=6"],
+            "--virtual_workers=4 is less than the 6 workers .* Give --virtual_workers=6 or a multiple",
+        ),
         (["--reproducible", "--verify_fingerprint=abc"], "expected the 64 hexadecimal digits"),
         ([f"--verify_fingerprint={'0' * 64}"], "needs --reproducible"),
     ],
@@ -45,8 +52,14 @@ def test_threads_and_parts_do_not_depend_on_the_workers_or_their_machine():
     one = spec("--reproducible", "--num_workers=1", "--minibatch_size=96")
     four = spec("--reproducible", "--num_workers=4", "--minibatch_size=24")
     assert one.threads == four.threads == 1
-    assert one.micro_batch == four.micro_batch == 8
-    assert one.virtual_ranks == 12 and spec().virtual_ranks == 0
+    assert one.micro_batch == four.micro_batch == 24
+    assert one.virtual_ranks == 4 and spec().virtual_ranks == 0
+
+
+@pytest.mark.parametrize(("workers", "parts"), [(1, 4), (2, 4), (3, 6), (4, 4), (5, 5), (8, 8)])
+def test_by_default_all_workers_have_as_much_to_do(workers, parts):
+    assert spec("--reproducible", f"--num_workers={workers}").virtual_ranks == parts
+    assert spec("--reproducible", f"--num_workers={workers}", "--virtual_workers=24").virtual_ranks == 24
 
 
 def checkpoint(bits: dict[str, str]) -> Loaded:

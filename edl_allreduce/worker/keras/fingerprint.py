@@ -55,7 +55,7 @@ def of_bits(spec: JobSpec, probe: str, processor: Path = Path("/proc/cpuinfo")) 
     `probe`: what the first records really gave here; it tells also of what the other parts do not show.
     """
     return {
-        "--virtual_workers": str(spec.virtual_workers),
+        "--virtual_workers": str(spec.virtual_ranks),
         "threads (--threads_per_worker)": str(tf.config.threading.get_intra_op_parallelism_threads()),
         "processor": f"{platform.machine()} {' '.join(_instructions(processor))}",
         "devices": ", ".join(sorted({d.device_type for d in tf.config.list_physical_devices()})),

@@ -259,8 +259,10 @@ class ReproducibleTrainer(Trainer):
         return []
 
     def _checksum_graph(self) -> list[Any]:
-        """Changes with any single element of the state; a sum of words, as fast as memory is read."""
-        sums = [_sum_of_words(v.value) * (2 * place + 1) for place, v in enumerate(self._variables())]
+        """Changes with any single element of the model; a sum of words, as fast as memory is read. What is
+        wrong in the optimizer shows in the weights of that rank after the next update, before any other rank
+        has taken something of it."""
+        sums = [_sum_of_words(v.value) * (2 * place + 1) for place, v in enumerate(self.model.variables)]
         return [tf.add_n(sums)]
 
     # ------------------------------------------------------------------------------------------ state
