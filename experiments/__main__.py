@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -27,8 +28,14 @@ def main(argv: list[str] | None = None) -> int:
         module.add_flags(own)
     flags = parser.parse_args(argv)
     flags.out.mkdir(parents=True, exist_ok=True)
+    # Clusters and processes are taken down on the way out.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         ALL[flags.name].run(flags)
+    except KeyboardInterrupt:
+        kept = f"{flags.out} has what was done, --resume does the rest"
+        print(f"experiments: interrupted; {kept}", file=sys.stderr)
+        return 128 + signal.SIGINT
     except EdlError as error:
         print(f"experiments: {outside.story(error)}", file=sys.stderr)
         return error.exit_code

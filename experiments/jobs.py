@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from edl_allreduce.cli import figure
 from experiments import live
 from experiments.collector import between, jain, load, workers_per_job
-from experiments.lab import PUBLISHED, Shape, training_job
+from experiments.lab import Shape, training_job
 from experiments.live import Figures, Script
 from experiments.model import Model
 
@@ -41,8 +41,7 @@ def run(flags: argparse.Namespace) -> None:
     def script(policy: str) -> CaseOne:
         return CaseOne(RIGID if policy == live.RIGID else ELASTIC, flags.jobs, flags.pace)
 
-    live.run("jobs", script, flags, nodes=PUBLISHED)
-    live.conclude("jobs", flags, ROWS, panels)
+    live.run("jobs", script, flags, ROWS, panels)
 
 
 class CaseOne(Script):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edl_allreduce.cluster.kubernetes.names import Object
+from edl_allreduce.errors import UsageError
 from edl_allreduce.spec import parse_job
 from edl_allreduce.spec.resource import to_object
 from kubelab import Cluster, eventually
@@ -30,6 +31,8 @@ TOLERATIONS = [{"key": "kubelab/hollow", "operator": "Exists"}]
 POD_SECONDS = 1.0
 """From a bound pod to one that runs, and from the order to end to its end; KWOK alone needs no time."""
 STAGES = ("pod-ready", "pod-delete")
+ENDS_WITH_US = '"$@" & cat > /dev/null; kill $!; wait $!'
+"""A shell's program: the kernel closes our end of the pipe that it reads when we end, however that is."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,19 @@ PUBLISHED = (Nodes(120, 16), Nodes(13, 32))
 
 def cpus(nodes: tuple[Nodes, ...]) -> int:
     return sum(one.count * one.cpu for one in nodes)
+
+
+def parse_nodes(text: str) -> tuple[Nodes, ...]:
+    """120x16,13x32 is what is published, as far as it is."""
+    found = []
+    for part in text.split(","):
+        count, _, cpu = part.partition("x")
+        if not (count.isdecimal() and cpu.isdecimal() and int(count) and int(cpu)):
+            raise UsageError(
+                f"--nodes={text}: expected how many of which size, such as 120x16,13x32; got {part!r}."
+            )
+        found.append(Nodes(int(count), int(cpu)))
+    return tuple(found)
 
 
 @contextmanager
@@ -102,18 +118,22 @@ def slow_down(cluster: Cluster) -> None:
 
 @contextmanager
 def controller(cluster: Cluster, out: Path, *flags: str) -> Iterator[None]:
-    """The controller's own process; what it says is in a file."""
-    argv = [sys.executable, "-m", "edl_allreduce.controller", f"--kubeconfig={cluster.kubeconfig}"]
+    """The controller's own process; what it says is in a file. It ends with us, also when we are killed."""
+    argv = [
+        sys.executable, "-m", "edl_allreduce.controller", f"--kubeconfig={cluster.kubeconfig}",
+        f"--namespace={SYSTEM}", "--port=0", "--host=127.0.0.1", *flags,
+    ]  # fmt: skip
     with (out / "controller.log").open("w") as file:
         process = subprocess.Popen(
-            [*argv, f"--namespace={SYSTEM}", "--port=0", "--host=127.0.0.1", *flags],
-            stdout=file, stderr=subprocess.STDOUT, cwd=ROOT,
+            ["sh", "-c", ENDS_WITH_US, "sh", *argv],
+            stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT,
         )  # fmt: skip
         try:
             eventually(lambda: _leads(out / "controller.log"), "the controller leads", 120)
             yield
         finally:
-            process.terminate()
+            assert process.stdin is not None
+            process.stdin.close()
             process.wait(60)
 
 

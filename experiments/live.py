@@ -19,7 +19,7 @@ from edl_allreduce.core.autoscale import Rule
 from edl_allreduce.errors import UsageError
 from experiments import report
 from experiments.collector import COLUMNS, Collector, Looked
-from experiments.lab import NAMESPACE, Nodes, control_plane, controller, cpus
+from experiments.lab import NAMESPACE, PUBLISHED, Nodes, control_plane, controller, cpus, parse_nodes
 from experiments.model import Model
 from experiments.players import Play
 from experiments.stage import Stage
@@ -87,6 +87,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--policies", default=",".join(FLAGS), help=f"some of {', '.join(FLAGS)}; default: all of them"
     )
     parser.add_argument(
+        "--nodes",
+        default=",".join(f"{one.count}x{one.cpu}" for one in PUBLISHED),
+        help="how many with how many CPUs (default: %(default)s); fewer for a smaller machine",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="only those policies whose files are not in --out yet"
+    )
+    parser.add_argument(
         "--simulated",
         action="store_true",
         help="no cluster: simulated time, with a scheduler and nodes that are modelled",
@@ -103,23 +111,31 @@ def run(
     name: str,
     script: Callable[[str], Script],
     flags: argparse.Namespace,
-    nodes: tuple[Nodes, ...],
+    rows: Mapping[str, Sequence[str]],
+    panels: Callable[[Mapping[str, Rows]], list[figure.Panel]],
 ) -> None:
-    """Each policy on a cluster of its own."""
+    """Each policy on a cluster of its own. Table and figure are there after each, with all that are done."""
+    nodes = parse_nodes(flags.nodes)
     policies = [one for one in flags.policies.split(",") if one]
     for policy in policies:
         if policy not in FLAGS:
             raise UsageError(f"--policies: unknown policy {policy!r}. There are {', '.join(FLAGS)}.")
     logging.basicConfig(level=logging.WARNING)
+    stem = f"{name}{SIMULATED if flags.simulated else ''}"
     for policy in policies:
+        if flags.resume and (flags.out / f"{stem}-{policy}.json").exists():
+            print(f"{name}, {policy}: done before, in {flags.out}", flush=True)
+            conclude(stem, flags.out, rows, panels)
+            continue
         print(f"{name}, {policy}: {sum(one.count for one in nodes)} nodes, {cpus(nodes)} CPUs", flush=True)
         if flags.simulated:
-            found = rehearse(nodes, f"{name}{SIMULATED}", policy, script(policy), flags.out)
+            found = rehearse(nodes, stem, policy, script(policy), flags.out)
         else:
             with control_plane(nodes) as cluster:
-                found = perform(cluster, nodes, name, policy, script(policy), flags.out)
+                found = perform(cluster, nodes, stem, policy, script(policy), flags.out)
         told = [key for key in found if not key.endswith(WITHIN)]
         print(", ".join(f"{key} {_missed(found, key) or f'{found[key]:.4g}'}" for key in told), flush=True)
+        conclude(stem, flags.out, rows, panels)
 
 
 def perform(
@@ -190,16 +206,15 @@ async def _perform(script: Script, play: Play, total: int) -> None:
 
 
 def conclude(
-    name: str,
-    flags: argparse.Namespace,
+    stem: str,
+    out: Path,
     rows: Mapping[str, Sequence[str]],
     panels: Callable[[Mapping[str, Rows]], list[figure.Panel]],
 ) -> None:
     """From all runs whose files are there, also those of an earlier command."""
-    name += SIMULATED if flags.simulated else ""
-    there = [policy for policy in FLAGS if (flags.out / f"{name}-{policy}.json").exists()]
-    figures = {one: json.loads((flags.out / f"{name}-{one}.json").read_text()) for one in there}
-    runs = {one: _read(flags.out / f"{name}-{one}.csv", figures[one]["pace"]) for one in there}
+    there = [policy for policy in FLAGS if (out / f"{stem}-{policy}.json").exists()]
+    figures = {one: json.loads((out / f"{stem}-{one}.json").read_text()) for one in there}
+    runs = {one: _read(out / f"{stem}-{one}.csv", figures[one]["pace"]) for one in there}
     told = {key: row for key, row in ABOUT.items() if any(key in one for one in figures.values())}
     head = ["", "published, on", "published, off", *there, "to reach"]
     lines = [
@@ -213,8 +228,8 @@ def conclude(
         for key, (words, unit, on, off, wanted) in {**rows, **told}.items()
     ]
     text = report.table(head, lines) + "\n"
-    report.write(flags.out / f"{name}.md", text)
-    report.write(flags.out / f"{name}.svg", figure.svg(f"experiment-{name}", panels(runs)))
+    report.write(out / f"{stem}.md", text)
+    report.write(out / f"{stem}.svg", figure.svg(f"experiment-{stem}", panels(runs)))
     print(text)
 
 

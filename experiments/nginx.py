@@ -15,7 +15,7 @@ from edl_allreduce.cli import figure
 from edl_allreduce.cluster.kubernetes.names import Object
 from experiments import live
 from experiments.collector import between, load
-from experiments.lab import NAMESPACE, PUBLISHED, Shape, deployment, training_job
+from experiments.lab import NAMESPACE, Shape, deployment, training_job
 from experiments.live import Figures, Script
 from experiments.model import Model
 
@@ -48,8 +48,7 @@ def run(flags: argparse.Namespace) -> None:
     def script(policy: str) -> CaseTwo:
         return CaseTwo(RIGID if policy == live.RIGID else ELASTIC, flags.jobs, flags.pace, flags.scale)
 
-    live.run("nginx", script, flags, nodes=PUBLISHED)
-    live.conclude("nginx", flags, ROWS, panels)
+    live.run("nginx", script, flags, ROWS, panels)
 
 
 class CaseTwo(Script):

@@ -75,6 +75,8 @@ def worlds(draw: st.DrawFn) -> World:
                 weight=draw(st.sampled_from([0.5, 1.0, 3.0])),
                 priority=draw(st.integers(0, 3)),
                 remaining=draw(st.sampled_from([None, 10.0, 1e3, 1e5])),
+                made=draw(st.sampled_from([0.0, 1e3])),
+                submitted=draw(st.sampled_from([0.0, -300.0, -1e5])),
                 measured={n: curve.step(n) * draw(st.floats(0.8, 1.2)) for n in sizes},
                 pause=draw(st.sampled_from([0.0, 0.1, 30.0])),
                 start_up=draw(st.sampled_from([0.0, 5.0, 60.0])),
@@ -237,7 +239,9 @@ def test_workers_move_only_to_where_they_count_more(world: World, policy: Policy
     pods = [pod for pod in pods if any(job.name == pod.job for job in jobs)]
     policy = replace(policy, max_load=1.0)
     found = plan(there, jobs, pods, 50.0, policy)
-    worth = {job.name: Worth(assumed(job, policy), policy) for job in jobs}
+    share = sum(job.workers for job in jobs) / max(1, len(jobs))
+    held = [assumed(job, policy) for job in jobs]
+    worth = {job.name: Worth(job, policy, job.lateness(share, 50.0)) for job in held}
     before = sum(worth[job.name].of(job.workers) for job in jobs)
     assert sum(worth[job.name].of(found.targets[job.name]) for job in jobs) >= before - 1e-9
 

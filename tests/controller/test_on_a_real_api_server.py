@@ -113,7 +113,8 @@ def test_a_job_is_made_its_master_made_again_and_deleting_it_leaves_nothing(
 def test_a_drain_takes_a_jobs_last_pod_only_when_another_one_is_there(controlplane, namespace, controllers):
     """Master and last worker on one node: whoever is asked second is asked when the other is there again."""
     controlplane.add_hollow_nodes(1)
-    controllers("first").says("leads in term 1")
+    controller = controllers("first")
+    controller.says("leads in term 1")
     submit(controlplane, namespace)
     pods = f"/api/v1/namespaces/{namespace}/pods"
 
@@ -138,8 +139,10 @@ def test_a_drain_takes_a_jobs_last_pod_only_when_another_one_is_there(controlpla
     assert evict(MASTER) == TOO_MANY, "the last one stays"
     before = controlplane.pod(namespace, MASTER)["metadata"]["uid"]
     controlplane.apply(worker(1), namespace=namespace)
+    controller.freeze()  # so that the next master comes when we say so
     eventually(lambda: evict(MASTER) == 201, "another worker is there, so the master may leave", 60)
     assert evict("elasticdl-job-worker-1") == TOO_MANY, "it alone has the model now"
+    controller.thaw()
 
     def again() -> bool:
         pod = controlplane.pod(namespace, MASTER)

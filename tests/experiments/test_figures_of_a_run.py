@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import json
 import os
+import subprocess
 
 import pytest
 
 from experiments import jobs, live, nginx, report
 from experiments.collector import COLUMNS, Sample, between, jain, load, workers_per_job
-from experiments.lab import PUBLISHED, Nodes, Shape, cpus
+from experiments.lab import ENDS_WITH_US, PUBLISHED, Nodes, Shape, cpus
+from kubelab import eventually
 
 
 def sample(time: float, *workers: int, service: int = 0) -> Sample:
@@ -54,7 +56,7 @@ def test_runs_of_several_commands_come_into_one_table_and_figure(module, name, t
         (tmp_path / f"{name}-{policy}.json").write_text(json.dumps(figures))
         rows = [sample(t, 1, 2, service=3).row() for t in (0.0, 2.0)]
         report.write_csv(tmp_path / f"{name}-{policy}.csv", COLUMNS, rows)
-    live.conclude(name, argparse.Namespace(out=tmp_path, simulated=False), module.ROWS, module.panels)
+    live.conclude(name, tmp_path, module.ROWS, module.panels)
     said = capsys.readouterr().out
     assert "| published, on | published, off | ours | greedy | to reach |" in said
     assert "| 12.5 | 40.0 |" in said
@@ -91,18 +93,62 @@ def test_in_simulated_time_a_service_has_what_it_wants_at_once(tmp_path):
 def test_a_step_that_never_reaches_its_size_has_no_length(tmp_path, capsys, monkeypatch):
     """A service that is larger than all machines together: no rule can make room for it."""
     monkeypatch.setattr(nginx, "STEPS", ((4, 20.0), (400, 30.0)))
-    nodes, script = (Nodes(2, 16),), nginx.CaseTwo(Shape(1, 1), jobs=1, pace=1.0, scale=1.0)
+    script = nginx.CaseTwo(Shape(1, 1), jobs=1, pace=1.0, scale=1.0)
     monkeypatch.setattr(nginx, "PODS", 2)
     script.pods = 2
-    flags = argparse.Namespace(out=tmp_path, simulated=True, policies="ours")
-    live.run("nginx", lambda policy: script, flags, nodes)
+    flags = argparse.Namespace(out=tmp_path, simulated=True, policies="ours", nodes="2x16", resume=False)
+    live.run("nginx", lambda policy: script, flags, nginx.ROWS, nginx.panels)
     said = capsys.readouterr().out
     assert "slowest not within 30 s, slowest_up not within 30 s" in said
     assert "step_1_from_4_to_400 not within 30 s" in said
     kept = json.loads((tmp_path / "nginx-simulated-ours.json").read_text())
     assert kept["slowest"] is None and kept["step_0_from_2_to_4"] < 20
-    live.conclude("nginx", flags, nginx.ROWS, nginx.panels)
-    assert "the slowest step, s | not within 120 | ≤ 30 | not within 30 s | ≤ 5 |" in capsys.readouterr().out
+    assert "the slowest step, s | not within 120 | ≤ 30 | not within 30 s | ≤ 5 |" in said
+
+
+def test_an_interrupted_experiment_keeps_what_was_done_and_goes_on_with_the_rest(
+    tmp_path, capsys, monkeypatch
+):
+    from experiments.__main__ import main
+
+    argv = ["jobs", "--simulated", "--jobs=2", "--pace=0.1", "--nodes=2x16,1x32", "--out", str(tmp_path)]
+    rehearse = live.rehearse
+
+    def interrupted(nodes, name, policy, *more):
+        assert nodes == (Nodes(2, 16), Nodes(1, 32))
+        if policy == live.RIGID:
+            raise KeyboardInterrupt
+        return rehearse(nodes, name, policy, *more)
+
+    monkeypatch.setattr(live, "rehearse", interrupted)
+    assert main(argv) == 130
+    assert "--resume does the rest" in capsys.readouterr().err
+    assert "published, off | ours | to reach" in (tmp_path / "jobs-simulated.md").read_text()
+    monkeypatch.undo()
+    assert main([*argv, "--resume"]) == 0
+    said = capsys.readouterr().out
+    assert "jobs, ours: done before" in said and "jobs, rigid: 3 nodes, 64 CPUs" in said
+    assert "published, off | ours | rigid | greedy | to reach" in (tmp_path / "jobs-simulated.md").read_text()
+
+
+@pytest.mark.parametrize("wrong", ["", "3", "3x", "0x16", "3x16,", "axb"])
+def test_machines_that_cannot_be_read_are_named(wrong, tmp_path, capsys):
+    from experiments.__main__ import main
+
+    assert main(["jobs", "--simulated", f"--nodes={wrong}", "--out", str(tmp_path)]) != 0
+    assert "such as 120x16,13x32" in capsys.readouterr().err
+
+
+def test_the_controller_of_an_experiment_ends_when_the_experiment_is_killed(tmp_path):
+    """What it is started through is a shell that waits for the end of its input."""
+    said = tmp_path / "said"
+    stub = f"trap 'echo told >> {said}; exit' TERM; echo up > {said}; while :; do sleep 0.05; done"
+    process = subprocess.Popen(["sh", "-c", ENDS_WITH_US, "sh", "sh", "-c", stub], stdin=subprocess.PIPE)
+    eventually(lambda: said.exists() and "up" in said.read_text(), "it runs", 30)
+    assert process.stdin is not None
+    process.stdin.close()  # as the kernel does with a process that ends
+    process.wait(30)
+    assert said.read_text().split() == ["up", "told"]
 
 
 @pytest.mark.parametrize("before", [None, "/of/the/user"])
