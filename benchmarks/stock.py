@@ -28,7 +28,7 @@ def _builder() -> Any:
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     everything = module.patches
-    module.patches = lambda: [path for path in everything() if path.name.startswith(COMPILES)]
+    module.patches = lambda options: [path for path in everything(options) if path.name.startswith(COMPILES)]
     module.LOCAL_VERSION = "stock"
     return module
 

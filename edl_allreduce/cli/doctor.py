@@ -65,12 +65,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import horovod
 import horovod.tensorflow as hvd
 library = ctypes.CDLL(str(next(pathlib.Path(hvd.__file__).parent.glob("mpi_lib*.so"))))
+try:
+    driver = bool(ctypes.CDLL("libcuda.so.1"))
+except OSError:
+    driver = False
 print("\\n" + json.dumps({
     "version": horovod.__version__,
     "gloo": bool(hvd.gloo_built()),
     "mpi": bool(hvd.mpi_built()),
-    "nccl": bool(hvd.nccl_built()),
+    "nccl": hvd.nccl_built(),
     "ours": hasattr(library, "horovod_edl_features") or "+edl" in horovod.__version__,
+    "driver": driver,
 }))
 """
 
@@ -268,7 +273,9 @@ def _horovod(facts: Facts) -> list[Finding]:
             ),
             *_build_tools(facts),
         ]
-    built_with = [name for name in ("gloo", "mpi", "nccl") if found[name]]
+    built_with = [name for name in ("gloo", "mpi") if found[name]]
+    if found["nccl"]:
+        built_with.append(f"NCCL {_nccl_version(int(found['nccl']))}")
     detail = f"{found['version']} with {', '.join(built_with) or 'no transport'}"
     if not found["gloo"]:
         return [Finding("Horovod", Health.PROBLEM, f"{detail}; Gloo is needed", _SETUP), *_build_tools(facts)]
@@ -283,6 +290,11 @@ def _horovod(facts: Facts) -> list[Finding]:
             *_build_tools(facts),
         ]
     return [Finding("Horovod", Health.GOOD, f"{detail}, built with our changes to its failure path")]
+
+
+def _nccl_version(code: int) -> str:
+    """23203 is 2.32.3, as nccl.h writes it since 2.9."""
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
 def _build_tools(facts: Facts) -> list[Finding]:
@@ -333,11 +345,20 @@ def _devices(facts: Facts) -> list[Finding]:
         return []
     devices: list[str] = list(facts.tensorflow["devices"])
     gpus = devices.count("GPU")
+    for_gpus = not isinstance(facts.horovod, Broken) and facts.horovod["nccl"]
+    if not gpus and for_gpus:
+        assert not isinstance(facts.horovod, Broken)
+        if facts.horovod["driver"]:
+            why, cure = "TensorFlow sees no GPU", "pip install 'tensorflow[and-cuda]==2.21.*'; nvidia-smi"
+        else:
+            why, cure = "NVIDIA's driver (libcuda.so.1) is not here", "install the driver of the GPU"
+        detail = f"CPU; Horovod is built for GPUs, but {why}: it trains on the CPU, over Gloo"
+        return [Finding("devices", Health.NOTE, detail, cure)]
     if not gpus:
         return [Finding("devices", Health.GOOD, "CPU; TensorFlow sees no GPU")]
     detail = f"CPU and {gpus} GPU{'s' if gpus > 1 else ''}"
-    if not isinstance(facts.horovod, Broken) and not facts.horovod["nccl"]:
-        cure = "build Horovod with NCCL, see scripts/setup --help"
+    if not for_gpus and not isinstance(facts.horovod, Broken):
+        cure = "HOROVOD_GPU_OPERATIONS=NCCL scripts/setup"
         return [
             Finding("devices", Health.NOTE, f"{detail}; gradients travel over the CPU without NCCL", cure)
         ]

@@ -32,7 +32,7 @@ HEALTHY = Facts(
         "kubernetes client": "36.0.3",
     },
     tensorflow={"version": "2.21.0", "keras": "3.15.1", "devices": ["CPU"]},
-    horovod={"version": "0.28.1+edl1", "gloo": True, "mpi": False, "nccl": False, "ours": True},
+    horovod={"version": "0.28.1+edl1", "gloo": True, "mpi": False, "nccl": 0, "ours": True, "driver": False},
     cores=2,
     memory_gib=16.0,
     tools=frozenset({"g++", "cmake", "make"}),
@@ -115,13 +115,26 @@ def test_the_kubernetes_client_is_needed_only_on_a_cluster():
     assert about("kubernetes client", versions=facts.versions).health is Health.NOTE
 
 
+def test_a_build_for_gpus_is_told_apart_by_its_nccl():
+    built = {**HEALTHY.horovod, "nccl": 23203}
+    assert "with gloo, NCCL 2.32.3, built with our changes" in about("Horovod", horovod=built).detail
+
+
+@pytest.mark.parametrize(("driver", "missing"), [(False, "libcuda.so.1"), (True, "TensorFlow sees no GPU")])
+def test_a_build_for_gpus_without_one_trains_on_the_cpu_and_says_what_is_missing(driver, missing):
+    built = {**HEALTHY.horovod, "nccl": 23203, "driver": driver}
+    finding = about("devices", horovod=built)
+    assert finding.health is Health.NOTE and finding.cure
+    assert missing in finding.detail and "trains on the CPU" in finding.detail
+
+
 def test_gpus_without_nccl_are_noted():
     tensorflow = {**HEALTHY.tensorflow, "devices": ["CPU", "GPU", "GPU"]}
     finding = about("devices", tensorflow=tensorflow)
     assert finding.health is Health.NOTE
     assert finding.detail.startswith("CPU and 2 GPUs")
     assert (
-        about("devices", tensorflow=tensorflow, horovod={**HEALTHY.horovod, "nccl": True}).health
+        about("devices", tensorflow=tensorflow, horovod={**HEALTHY.horovod, "nccl": 23203}).health
         is Health.GOOD
     )
 

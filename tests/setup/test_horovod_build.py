@@ -83,6 +83,70 @@ def test_options_reach_the_build_and_nothing_else_of_horovod_does():
     assert "HOROVOD_WITHOUT_MPI" not in both and both["HOROVOD_GPU_OPERATIONS"] == "NCCL"
 
 
+def test_a_build_for_gpus_finds_nvidias_libraries_where_pip_put_them():
+    env = build.build_environment(Path("/x/bin/python"), {"HOROVOD_GPU_OPERATIONS": "NCCL"}, {})
+    assert "$ORIGIN/../../nvidia/nccl/lib:$ORIGIN/../../nvidia/cuda_runtime/lib" in env["LDFLAGS"]
+    assert "LDFLAGS" not in build.build_environment(Path("/x/bin/python"), {}, {})
+
+
+def test_changes_for_gpus_leave_the_key_of_other_wheels_alone():
+    plain = dict(build.patch_hashes({}))
+    gpu = dict(build.patch_hashes({"HOROVOD_GPU_OPERATIONS": "NCCL"}))
+    assert plain.items() < gpu.items()
+    assert "gpu_kernels.py" in gpu
+
+
+def nvidia_packages(folder: Path, **versions: str) -> Path:
+    """A Python that finds these distributions and nothing else of NVIDIA's."""
+    for name, version in versions.items():
+        name = name.replace("_", "-")
+        home = folder / build.NVIDIA_PACKAGES[name]
+        (home / "include").mkdir(parents=True)
+        (home / "include" / f"{home.name}.h").touch()
+        (home / "include" / "__init__.py").touch()
+        note = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        note.mkdir()
+        (note / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+NVIDIA = {
+    "nvidia_nccl_cu12": "2.32.3",
+    "nvidia_cuda_runtime_cu12": "12.9.79",
+    "nvidia_cuda_nvcc_cu12": "12.9.86",
+    "nvidia_cuda_cccl_cu12": "12.9.27",
+    "nvidia_cuda_nvrtc_cu12": "12.9.86",
+}
+
+
+def test_headers_and_libraries_of_nvidias_packages_are_gathered_in_one_place(tmp_path):
+    found = build.nvidia_beside(nvidia_packages(tmp_path / "site", **NVIDIA))
+    assert "nvidia-nccl-cu12 2.32.3" in str(found)
+    home = build.cuda_home(found, tmp_path / "cuda")
+    assert {"nccl.h", "cuda_runtime.h", "cuda_cccl.h"} <= {path.name for path in (home / "include").iterdir()}
+    assert (home / "lib" / "libnccl.so").readlink() == tmp_path / "site/nvidia/nccl/lib/libnccl.so.2"
+
+
+def test_missing_packages_of_nvidia_are_named_with_their_cure(tmp_path):
+    python = nvidia_packages(tmp_path, nvidia_nccl_cu12="2.32.3")
+    with pytest.raises(build.SetupError, match=r"needs nvidia-cuda-run.*\n.*pip install nvidia-cuda-run"):
+        build.nvidia_beside(python)
+
+
+def test_an_nccl_that_cannot_be_given_up_is_refused(tmp_path):
+    python = nvidia_packages(tmp_path, **{**NVIDIA, "nvidia_nccl_cu12": "2.10.3"})
+    with pytest.raises(build.SetupError, match=r"2\.10\.3 is too old: 2\.18 or newer"):
+        build.nvidia_beside(python)
+
+
+def test_other_libraries_for_gpus_are_refused(tmp_path):
+    with pytest.raises(build.SetupError, match="HOROVOD_GPU_OPERATIONS=MPI cannot be built here"):
+        build.target_for(Path(sys.executable), {"HOROVOD_GPU_OPERATIONS": "MPI"})
+
+
 def test_the_mpi_beside_python_is_taken_and_found_again_from_the_library(tmp_path):
     for program in ("mpicxx", "mpirun"):
         (tmp_path / program).write_text("#!/bin/sh\necho mpirun 'of a test' 1.2\necho more\n")
@@ -255,7 +319,8 @@ def test_a_failed_build_leaves_nothing_that_looks_like_a_wheel(tmp_path, monkeyp
 
 
 def test_each_patch_says_what_it_cures():
-    assert build.patches()
-    for patch in build.patches():
+    everything = build.patches({"HOROVOD_GPU_OPERATIONS": "NCCL"})
+    assert set(everything) > set(build.patches({})) > set()
+    for patch in everything:
         header = patch.read_text().split("diff --git")[0]
         assert len(header.split()) > 20, f"{patch.name} has no explanation"

@@ -10,7 +10,8 @@ It prints the path of the wheel, built now or taken from the cache. Options are 
 and part of the cache key:
 
     HOROVOD_WITH_MPI=1            serve mpirun as well (the MPI beside that Python, else the first found)
-    HOROVOD_GPU_OPERATIONS=NCCL   collectives on GPUs (needs CUDA and NCCL with headers)
+    HOROVOD_GPU_OPERATIONS=NCCL   collectives on GPUs as well (NVIDIA's packages beside that Python; no nvcc,
+                                  no GPU). patches-gpu/ is applied too
     HOROVOD_KEEP_DEBUG_INFO=1     do not strip the library
 """
 
@@ -35,6 +36,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import gpu_kernels  # noqa: E402
+
 HOROVOD_VERSION = "0.28.1"
 LOCAL_VERSION = "edl1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
@@ -46,12 +51,23 @@ CPU_FLAGS_THAT_MATTER = ("avx", "f16c", "fma")
 BUILD_OPTIONS = (
     "HOROVOD_WITH_MPI",
     "HOROVOD_GPU_OPERATIONS",
-    "HOROVOD_GPU",
-    "HOROVOD_CUDA_HOME",
-    "HOROVOD_NCCL_HOME",
-    "HOROVOD_NCCL_LINK",
     "HOROVOD_KEEP_DEBUG_INFO",
 )
+
+# What a build for GPUs takes from NVIDIA's packages, and where they have it below site-packages.
+NVIDIA_PACKAGES = {
+    "nvidia-nccl-cu12": "nvidia/nccl",
+    "nvidia-cuda-runtime-cu12": "nvidia/cuda_runtime",
+    "nvidia-cuda-nvcc-cu12": "nvidia/cuda_nvcc",
+    "nvidia-cuda-cccl-cu12": "nvidia/cuda_cccl",
+    "nvidia-cuda-nvrtc-cu12": "nvidia/cuda_nvrtc",
+}
+# The library looks for these below its own site-packages, wherever the wheel is installed.
+NVIDIA_LIBRARIES = ("nvidia/nccl/lib", "nvidia/cuda_runtime/lib")
+# The runtime that can load kernels which nvcc did not compile in, and the NCCL whose every call can be waited
+# for with a deadline.
+OLDEST_CUDA_RUNTIME = (12, 8)
+OLDEST_NCCL = (2, 18)
 
 BESIDE_PYTHON = "installed beside Python"
 
@@ -75,8 +91,14 @@ def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "edl-allreduce"
 
 
-def patches() -> list[Path]:
-    return sorted((HERE / "patches").glob("*.patch"))
+def for_gpus(options: Mapping[str, str]) -> bool:
+    return bool(options.get("HOROVOD_GPU_OPERATIONS"))
+
+
+def patches(options: Mapping[str, str]) -> list[Path]:
+    """In their order. What only a build for GPUs needs does not change the key of other wheels."""
+    folders = ("patches", "patches-gpu") if for_gpus(options) else ("patches",)
+    return [path for folder in folders for path in sorted((HERE / folder).glob("*.patch"))]
 
 
 # --- what a wheel depends on ---------------------------------------------------------------------------
@@ -105,8 +127,9 @@ def build_options(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, environ[name]) for name in BUILD_OPTIONS if environ.get(name, "0") not in ("", "0"))
 
 
-def patch_hashes() -> tuple[tuple[str, str], ...]:
-    return tuple((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in patches())
+def patch_hashes(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    inputs = [*patches(options), *([Path(gpu_kernels.__file__)] if for_gpus(options) else [])]
+    return tuple((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in inputs)
 
 
 def cpu_flags(cpuinfo: str) -> tuple[str, ...]:
@@ -145,6 +168,69 @@ def which_mpi(python: Path, environ: Mapping[str, str]) -> str:
     return f"{version}, {BESIDE_PYTHON if where == python.parent else where}"
 
 
+_ASK_NVIDIA = """
+import importlib.metadata as m, json, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        package = m.distribution(name)
+    except m.PackageNotFoundError:
+        continue
+    found[name] = [package.version, str(package.locate_file(""))]
+print(json.dumps(found))
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Nvidia:
+    """Which NVIDIA packages a Python has, and where."""
+
+    versions: Mapping[str, str]
+    places: Mapping[str, Path]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {self.versions[name]}" for name in sorted(self.versions))
+
+
+def nvidia_beside(python: Path) -> Nvidia:
+    """The packages that a build for GPUs needs, all of them; an error names what is missing or too old."""
+    asked = subprocess.run(
+        [str(python), "-c", _ASK_NVIDIA, *NVIDIA_PACKAGES], capture_output=True, text=True, check=True
+    )
+    found: dict[str, tuple[str, str]] = json.loads(asked.stdout)
+    missing = [name for name in NVIDIA_PACKAGES if name not in found]
+    if missing:
+        raise SetupError(
+            f"HOROVOD_GPU_OPERATIONS=NCCL needs {', '.join(missing)} beside {python}. Without the GPU build "
+            f"of TensorFlow as well:\n    {python} -m pip install {' '.join(missing)}"
+        )
+    versions = {name: version for name, (version, _) in found.items()}
+    oldest = {"nvidia-nccl-cu12": OLDEST_NCCL, "nvidia-cuda-runtime-cu12": OLDEST_CUDA_RUNTIME}
+    for name, least in oldest.items():
+        if tuple(map(int, versions[name].split(".")[:2])) < least:
+            wanted = ".".join(map(str, least))
+            raise SetupError(
+                f"{name} {versions[name]} is too old: {wanted} or newer is needed.\n"
+                f"    {python} -m pip install --upgrade '{name}>={wanted}'"
+            )
+    places = {name: Path(site) / NVIDIA_PACKAGES[name] for name, (_, site) in found.items()}
+    return Nvidia(versions, places)
+
+
+def cuda_home(nvidia: Nvidia, where: Path) -> Path:
+    """One directory with include/ and lib/, made of links, as a compiler expects it."""
+    include, lib = where / "include", where / "lib"
+    include.mkdir(parents=True)
+    lib.mkdir()
+    for place in nvidia.places.values():
+        for header in (place / "include").iterdir():
+            if not (include / header.name).exists():  # each package has an __init__.py
+                (include / header.name).symlink_to(header)
+    (lib / "libcudart.so").symlink_to(nvidia.places["nvidia-cuda-runtime-cu12"] / "lib" / "libcudart.so.12")
+    (lib / "libnccl.so").symlink_to(nvidia.places["nvidia-nccl-cu12"] / "lib" / "libnccl.so.2")
+    return where
+
+
 def target_for(python: Path, environ: Mapping[str, str] = os.environ) -> Target:
     answer = subprocess.run([str(python), "-c", _ASK_PYTHON], capture_output=True, text=True, check=True)
     tensorflow, tag, platform, libc = json.loads(answer.stdout)
@@ -156,7 +242,12 @@ def target_for(python: Path, environ: Mapping[str, str] = os.environ) -> Target:
     options = build_options(environ)
     if ("HOROVOD_WITH_MPI", "1") in options:
         options += (("EDL_MPI", which_mpi(python, environ)),)
-    return Target(version, tensorflow, tag, platform, libc, flags, options, patch_hashes())
+    asked = environ.get("HOROVOD_GPU_OPERATIONS") or "NCCL"
+    if asked != "NCCL":
+        raise SetupError(f"HOROVOD_GPU_OPERATIONS={asked} cannot be built here; NCCL can.")
+    if for_gpus(dict(options)):
+        options += (("EDL_NVIDIA", str(nvidia_beside(python))),)
+    return Target(version, tensorflow, tag, platform, libc, flags, options, patch_hashes(dict(options)))
 
 
 # --- running things so that somebody can watch ----------------------------------------------------------
@@ -317,14 +408,14 @@ def fetch_sdist(python: Path, cache: Path, log: Path) -> Path:
     return sdist
 
 
-def unpack_and_patch(sdist: Path, where: Path) -> Path:
+def unpack_and_patch(sdist: Path, where: Path, options: Mapping[str, str]) -> Path:
     # Always a fresh tree: one that was configured once fails the second time.
     # Its checksum was compared; Debian 12's Python (3.11.2) has no filters for what is unpacked.
     shutil.unpack_archive(sdist, where)
     tree = where / f"horovod-{HOROVOD_VERSION}"
     # Without the ceiling, git would look for a repository above the cache and skip every file.
     env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(where)}
-    for patch in patches():
+    for patch in patches(options):
         done = subprocess.run(
             ["git", "apply", "--whitespace=nowarn", str(patch)],
             cwd=tree,
@@ -356,7 +447,27 @@ def build_environment(python: Path, options: Mapping[str, str], environ: Mapping
     elif BESIDE_PYTHON in options.get("EDL_MPI", ""):
         # From lib/python3/site-packages/horovod/tensorflow to lib: the wheel fits every Python with this MPI.
         env["LDFLAGS"] = f"{environ.get('LDFLAGS', '')} -Wl,-rpath,$ORIGIN/../../../..".strip()
+    if for_gpus(options):
+        # From site-packages/horovod/tensorflow. The new kind of path is one that LD_LIBRARY_PATH overrides.
+        paths = ":".join(f"$ORIGIN/../../{library}" for library in NVIDIA_LIBRARIES)
+        flags = f"-Wl,--enable-new-dtags -Wl,-rpath,{paths}"
+        env["LDFLAGS"] = f"{env.get('LDFLAGS', '')} {flags}".strip()
+        env["HOROVOD_WITHOUT_NVTX"] = "1"
     return env
+
+
+def prepare_for_gpus(python: Path, tree: Path, where: Path, log: Path) -> dict[str, str]:
+    """Headers and libraries in one place, the kernels compiled; what the build has to know of it."""
+    nvidia = nvidia_beside(python)
+    home = cuda_home(nvidia, where)
+    (nvrtc,) = (nvidia.places["nvidia-cuda-nvrtc-cu12"] / "lib").glob("libnvrtc.so.*")
+    with Watcher("Compiling the GPU kernels"):
+        try:
+            gpu_kernels.compile_kernels(nvrtc, [home / "include"], tree)
+        except gpu_kernels.CompileError as error:
+            log.write_text(str(error))
+            raise SetupError(f"the GPU kernels do not compile. Full log: {log}\n{error}") from None
+    return {"EDL_CUDA_HOME": str(home)}
 
 
 def strip_libraries(tree: Path) -> None:
@@ -371,8 +482,10 @@ def build_wheel(python: Path, target: Target, cache: Path, log: Path) -> Path:
     work = Path(tempfile.mkdtemp(prefix="build-", dir=cache))
     try:
         sdist = fetch_sdist(python, cache, log)
-        tree = unpack_and_patch(sdist, work)
+        tree = unpack_and_patch(sdist, work, options)
         env = build_environment(python, options, os.environ)
+        if for_gpus(options):
+            env |= prepare_for_gpus(python, tree, work / "cuda", log)
         setup_py = [str(python), "setup.py", "--quiet"]
         run_logged(
             f"Compiling Horovod {HOROVOD_VERSION}+{LOCAL_VERSION} (once; 3 to 8 minutes on two cores)",
