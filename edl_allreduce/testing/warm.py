@@ -1,4 +1,4 @@
-"""`elasticdl` whose local workers come from a nursery: `python -m edl_allreduce.testing.warm SOCKET train`."""
+"""`elasticdl` whose local workers come from a nursery: `python -m edl_allreduce.testing.warm SOCKET …`."""
 
 from __future__ import annotations
 
