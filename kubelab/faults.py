@@ -219,12 +219,14 @@ class FaultProxy:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         return int(listener.getsockname()[1])
 
-    def is_reached(self, inside: Callable[[Callable[[], socket.socket]], socket.socket], host: str) -> bool:
+    def is_reached(
+        self, inside: Callable[[Callable[[], socket.socket]], socket.socket], host: str, port: int = 443
+    ) -> bool:
         """Whether who connects to a host, in the network that `inside` calls a function in, comes here."""
         tls = ssl.create_default_context(cafile=self._run / "pki" / "ca.crt")
         try:
             with (
-                inside(lambda: socket.create_connection((host, 443), 5)) as plain,
+                inside(lambda: socket.create_connection((host, port), 5)) as plain,
                 tls.wrap_socket(plain, server_hostname=host) as connection,
             ):
                 connection.sendall(

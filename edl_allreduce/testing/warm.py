@@ -1,4 +1,7 @@
-"""`elasticdl` whose local workers come from a nursery: `python -m edl_allreduce.testing.warm SOCKET …`."""
+"""`elasticdl` whose local workers come from a nursery.
+
+python -m edl_allreduce.testing.warm SOCKET train …
+"""
 
 from __future__ import annotations
 

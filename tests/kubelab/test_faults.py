@@ -88,6 +88,16 @@ def test_a_delayed_request_still_arrives(client, faults, namespace):
     assert rule.fired == 1
 
 
+@pytest.mark.controlplane
+def test_who_asks_learns_whether_the_proxy_answers(controlplane, faults):
+    ports = {"proxy": faults.listen(lambda call: call(), "127.0.0.1"), "server": controlplane.state.api_port}
+    reached = {
+        name for name, port in ports.items() if faults.is_reached(lambda call: call(), "127.0.0.1", port)
+    }
+    assert reached == {"proxy"}
+    assert not faults.requests, "it is no request of the test"
+
+
 @pytest.mark.cluster
 def test_pods_reach_the_api_server_through_the_proxy(cluster, namespace, start_pod):
     with cluster.faults() as faults:
