@@ -198,10 +198,11 @@ class Trainer(InTwoParts):
         overlapped = self._overlapped
         try:
             return self._heard(lambda: overlapped(*last, *before, more, batch))
-        except RingBroken:
+        except (RingBroken, tf.errors.OpError) as error:
             if self._raised is not None:
                 raise self._raised from None
-            if not self._met:  # the model may have failed as a ring does: then it fails again, and says so
+            # A model may fail with the errors of a ring: then it fails again, and says so.
+            if isinstance(error, RingBroken) and not self._met:
                 self._local(*last)
             raise
 
