@@ -22,6 +22,7 @@ __all__ = [
     "CleanPodPolicy",
     "Command",
     "ElasticBatch",
+    "GradientCompression",
     "ImagePullPolicy",
     "JobSpec",
     "JobType",
@@ -69,6 +70,13 @@ class OnNan(enum.StrEnum):
     STOP = "stop"
     SKIP = "skip"
     CONTINUE = "continue"
+
+
+class GradientCompression(enum.StrEnum):
+    """How gradients travel between workers."""
+
+    NONE = "none"
+    FP16 = "fp16"
 
 
 class LogLevel(enum.StrEnum):
@@ -346,6 +354,13 @@ class JobSpec:
         help="Gradients are summed over the workers in buckets of at least so many megabytes, while the "
         "backward pass computes the others. 0: 4 for models of more than 4 MB, all at once for smaller ones. "
         "A value above the model's size: all at once.",
+    )
+    gradient_compression: GradientCompression = flag(
+        GradientCompression.NONE,
+        group=Group.TRAINING,
+        commands=TRAINING,
+        help="fp16: gradients travel and are added as 16-bit floats, half the bytes, with three digits left "
+        "of each. Not together with --reproducible.",
     )
     reproducible: bool = flag(
         False,
