@@ -3,6 +3,7 @@
 from edl_allreduce.spec.choices import (
     CleanPodPolicy,
     ElasticBatch,
+    GradientCompression,
     ImagePullPolicy,
     JobType,
     LogLevel,
@@ -19,6 +20,7 @@ __all__ = [
     "CleanPodPolicy",
     "Command",
     "ElasticBatch",
+    "GradientCompression",
     "ImagePullPolicy",
     "JobSpec",
     "JobType",

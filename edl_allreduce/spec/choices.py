@@ -36,6 +36,13 @@ class OnNan(enum.StrEnum):
     CONTINUE = "continue"
 
 
+class GradientCompression(enum.StrEnum):
+    """How gradients travel between workers."""
+
+    NONE = "none"
+    FP16 = "fp16"
+
+
 class LogLevel(enum.StrEnum):
     """Python's names of log levels."""
 

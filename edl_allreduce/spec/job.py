@@ -14,7 +14,15 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from edl_allreduce.spec.choices import ElasticBatch, JobType, LogFormat, MixedPrecision, OnNan, Strategy
+from edl_allreduce.spec.choices import (
+    ElasticBatch,
+    GradientCompression,
+    JobType,
+    LogFormat,
+    MixedPrecision,
+    OnNan,
+    Strategy,
+)
 from edl_allreduce.spec.cluster_flags import ClusterFlags
 from edl_allreduce.spec.declare import PROCESSES, SUBMITTING, TRAINING, Command, Group, flag
 from edl_allreduce.spec.log_flags import LogFlags
@@ -252,6 +260,13 @@ class JobSpec(LogFlags, ClusterFlags):
         help="Gradients are summed over the workers in buckets of at least so many megabytes, while the "
         "backward pass computes the others. 0: 4 for models of more than 4 MB, all at once for smaller ones. "
         "A value above the model's size: all at once.",
+    )
+    gradient_compression: GradientCompression = flag(
+        GradientCompression.NONE,
+        group=Group.TRAINING,
+        commands=TRAINING,
+        help="fp16: gradients travel and are added as 16-bit floats, half the bytes, with three digits left "
+        "of each. Not together with --reproducible.",
     )
     reproducible: bool = flag(
         False,

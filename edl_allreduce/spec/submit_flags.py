@@ -114,6 +114,10 @@ class TrainFlags(TypedDict, total=False):
     pass computes the others. 0: 4 for models of more than 4 MB, all at once for smaller ones. A value
     above the model's size: all at once."""
 
+    gradient_compression: str | PathLike[str]
+    """fp16: gradients travel and are added as 16-bit floats, half the bytes, with three digits left of
+    each. Not together with --reproducible."""
+
     reproducible: bool
     """The same final weights to the bit, whatever the number of workers, and whoever comes, goes or is
     killed on the way. Workers whose processor or software would compute other bits are refused."""

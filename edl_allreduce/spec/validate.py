@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from edl_allreduce.spec.choices import ElasticBatch, OnNan, Strategy
+from edl_allreduce.spec.choices import ElasticBatch, GradientCompression, OnNan, Strategy
 from edl_allreduce.spec.declare import Command, Group, flag_of
 from edl_allreduce.spec.job import JobSpec
 from edl_allreduce.spec.typed import TYPED, problem_of
@@ -175,6 +175,12 @@ def _reproducible(spec: JobSpec) -> Iterator[Problem]:
             ("reproducible", "elastic_batch"),
             "--reproducible and --elastic_batch=worker exclude each other: the batch of a step would depend "
             "on the number of workers.",
+        )
+    if spec.gradient_compression is not GradientCompression.NONE:
+        yield (
+            ("reproducible", "gradient_compression"),
+            "--reproducible and --gradient_compression exclude each other: exact sums cannot be rounded on "
+            "their way.",
         )
     most = max(spec.num_workers, spec.min_workers, spec.max_workers)
     if spec.virtual_ranks < most:

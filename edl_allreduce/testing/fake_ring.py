@@ -109,7 +109,7 @@ class FakeRing:
 
     def close(self) -> None: ...
 
-    def sum(self, tensors: Sequence[Any], group: int = 0) -> list[Any]:
+    def sum(self, tensors: Sequence[Any], group: int = 0, *, halved: bool = False) -> list[Any]:
         self._reach("sum")
         rows = self._exchange([np.array(tensor) for tensor in tensors])
         self._reach("summed")

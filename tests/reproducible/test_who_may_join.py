@@ -26,6 +26,7 @@ def spec(*flags: str):
     ("flags", "words"),
     [
         (["--reproducible", "--elastic_batch=worker"], "exclude each other"),
+        (["--reproducible", "--gradient_compression=fp16"], "exclude each other"),
         (
             ["--reproducible", "--num_workers=16", "--virtual_workers=12"],
             "--virtual_workers=12 is less than the 16 workers",

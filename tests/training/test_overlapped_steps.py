@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from edl_allreduce.errors import NotFinite, RingBroken
-from edl_allreduce.spec import OnNan
+from edl_allreduce.spec import GradientCompression, OnNan
 from edl_allreduce.worker.keras.buckets import MEGABYTE, buckets
 from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import ModelDefinition
@@ -35,7 +35,10 @@ class Ring(SoloRing):
         self.breaks_at: int | None = None
         self._arrived: list[Any] = []
 
-    def sum(self, tensors: Sequence[Any], group: int = 0) -> list[Any]:
+    def sum(self, tensors: Sequence[Any], group: int = 0, *, halved: bool = False) -> list[Any]:
+        if halved:
+            rounded = self.sum([tf.cast(t, tf.float16) for t in tensors], group)
+            return [tf.cast(r, t.dtype) for r, t in zip(rounded, tensors, strict=True)]
         # Groups come in the order of their numbers while the step is traced, and 0 is the last.
         with tf.control_dependencies(self._arrived):
             summed = tf.numpy_function(
@@ -91,12 +94,14 @@ def loss(labels, predictions):
     return keras.losses.sparse_categorical_crossentropy(labels, predictions, from_logits=True)
 
 
-def make_trainer(ring: Any, make: Any = model, **settings: Any) -> Trainer:
+def make_trainer(
+    ring: Any, make: Any = model, optimizer: Any = keras.optimizers.Adam, **settings: Any
+) -> Trainer:
     definition = ModelDefinition(
         path=Path("test.py"),
         model=make,
         loss=loss,
-        optimizer=lambda: keras.optimizers.Adam(0.01),
+        optimizer=lambda: optimizer(0.01),
         feed=lambda dataset, mode, metadata: dataset,
     )
     trainer = Trainer(definition, ring, seed=3, **settings)
@@ -193,14 +198,15 @@ def test_a_loss_that_is_not_finite_changes_nothing():
         np.testing.assert_array_equal(got, expected)
 
 
-def test_what_is_raised_while_votes_are_collected_arrives_as_it_is():
+@pytest.mark.parametrize("kind", [LookupError, ValueError])
+def test_what_is_raised_while_votes_are_collected_arrives_as_it_is(kind):
     trainer = make_trainer(Ring(), bucket_mb=TINY)
     before = trainer.state()
 
     def meet(own: Any) -> Votes:
-        raise LookupError("no votes today")
+        raise kind("no votes today")
 
-    with pytest.raises(LookupError, match="no votes today"):
+    with pytest.raises(kind, match="no votes today"):
         trainer.update(StepInput(0, [part(0, BATCH)], 0, BATCH), meet)
     for expected, got in zip(before, trainer.state(), strict=True):
         np.testing.assert_array_equal(got, expected)
@@ -210,3 +216,34 @@ def test_a_model_that_fails_as_a_ring_does_is_not_taken_for_a_broken_ring():
     trainer = make_trainer(Ring(), model_that_fails, bucket_mb=TINY)
     with pytest.raises(tf.errors.OpError, match="a record that the model cannot take"):
         trainer.step(StepInput(0, [part(0, BATCH, shift=-10.0)], 0, BATCH))
+
+
+@pytest.mark.parametrize("bucket_mb", [0.0, TINY])
+def test_compressed_gradients_are_rounded_and_nothing_else_is(bucket_mb):
+    ring, fp16 = Ring(), GradientCompression.FP16
+    exact = make_trainer(Ring(), bucket_mb=bucket_mb, optimizer=keras.optimizers.SGD)
+    rounded = make_trainer(ring, bucket_mb=bucket_mb, compression=fp16, optimizer=keras.optimizers.SGD)
+    step = StepInput(0, [part(0, BATCH)], 0, BATCH)
+    before = [v.numpy() for v in exact.model.trainable_variables]
+    ring.began.clear()
+    a, b = exact.step(step), rounded.step(step)
+    assert ring.began == ([1, 0] if not bucket_mb else [*range(1, len(before) + 1), 0])
+    assert b.loss == a.loss, "the control vector is not rounded"
+    for one, other in zip(
+        exact.model.non_trainable_variables, rounded.model.non_trainable_variables, strict=True
+    ):
+        np.testing.assert_array_equal(one.numpy(), other.numpy(), "nor are batch statistics")
+    moved = [v.numpy() - old for v, old in zip(exact.model.trainable_variables, before, strict=True)]
+    also = [v.numpy() - old for v, old in zip(rounded.model.trainable_variables, before, strict=True)]
+    assert any(not np.array_equal(x, y) for x, y in zip(moved, also, strict=True))
+    for x, y in zip(moved, also, strict=True):
+        np.testing.assert_allclose(y, x, rtol=2e-3, atol=1e-7)
+
+
+def test_compressed_gradients_that_are_too_large_are_not_applied():
+    trainer = make_trainer(Ring(), linear_model, compression=GradientCompression.FP16)
+    before = trainer.state()
+    with pytest.raises(NotFinite):
+        trainer.step(StepInput(0, [part(0, BATCH, shift=1e6)], 0, BATCH))
+    for expected, got in zip(before, trainer.state(), strict=True):
+        np.testing.assert_array_equal(got, expected)

@@ -111,7 +111,14 @@ def fit(
     try:
         part.__enter__()
         part.worker.meet_nobody()
-        trainer = CompiledTrainer(model, ring, memory, on_nan=spec.on_nan, bucket_mb=spec.bucket_mb)
+        trainer = CompiledTrainer(
+            model,
+            ring,
+            memory,
+            on_nan=spec.on_nan,
+            bucket_mb=spec.bucket_mb,
+            compression=spec.gradient_compression,
+        )
         trainer.at_the_end = observer.train_end
         parser = Labelled(class_weight)
         per_worker = -(-batch // max(1, spec.num_workers, ring.size))

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from edl_allreduce.errors import ModelError
-from edl_allreduce.spec import OnNan
+from edl_allreduce.spec import GradientCompression, OnNan
 from edl_allreduce.worker.fit.memory import Memory
 from edl_allreduce.worker.keras import rules
 from edl_allreduce.worker.keras.private import build_compiled, compiled_loss, loss_counters
@@ -28,7 +28,14 @@ class CompiledTrainer(Trainer):
     """One update as `compile` wants it. Metrics and what callbacks remember are part of the state."""
 
     def __init__(
-        self, model: Any, ring: Ring, memory: Memory, *, on_nan: OnNan, bucket_mb: float = 0.0
+        self,
+        model: Any,
+        ring: Ring,
+        memory: Memory,
+        *,
+        on_nan: OnNan,
+        bucket_mb: float = 0.0,
+        compression: GradientCompression = GradientCompression.NONE,
     ) -> None:
         definition = ModelDefinition(
             path=CALLER,
@@ -37,7 +44,7 @@ class CompiledTrainer(Trainer):
             optimizer=lambda: model.optimizer,
             feed=lambda dataset, mode, metadata: dataset,
         )
-        super().__init__(definition, ring, None, on_nan=on_nan, bucket_mb=bucket_mb)
+        super().__init__(definition, ring, None, on_nan=on_nan, bucket_mb=bucket_mb, compression=compression)
         self._memory = memory
         self._concluded = False
         self.at_the_end: Callable[[], None] = lambda: None

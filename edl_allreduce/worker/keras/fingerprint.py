@@ -28,6 +28,7 @@ SHORT = 16
 FLAGS = (
     *("model_params", "loss", "optimizer", "feed", "callbacks", "eval_metrics_fn", "elastic_batch"),
     *("mixed_precision", "on_nan", "evaluation_steps", "reproducible", "bucket_mb"),
+    "gradient_compression",
 )
 """Flags that change what is trained, and that no other part shows."""
 

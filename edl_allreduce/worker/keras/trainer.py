@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from edl_allreduce.errors import ModelError, NotFinite, RingBroken
-from edl_allreduce.spec import OnNan
+from edl_allreduce.spec import GradientCompression, OnNan
 from edl_allreduce.worker.keras import rules as keras_rules
 from edl_allreduce.worker.keras.arrays import read_arrays
 from edl_allreduce.worker.keras.buckets import buckets
@@ -61,6 +61,7 @@ class Trainer(InTwoParts):
         *,
         on_nan: OnNan = OnNan.STOP,
         bucket_mb: float = 0.0,
+        compression: GradientCompression = GradientCompression.NONE,
     ) -> None:
         """`seed`: None for a model that was made before, with whatever it was made with; `bucket_mb`: how
         many megabytes of gradients are summed together, 0 for a choice by the size of the model."""
@@ -71,6 +72,7 @@ class Trainer(InTwoParts):
         self._ring = ring
         self._on_nan = on_nan
         self._bucket_mb = bucket_mb
+        self._halved = compression is GradientCompression.FP16
         self._overlapped: Traced | None = None
         """Computes and sums at once; None where all gradients are summed together."""
         self._meet: Meet = lambda loss: Votes()
@@ -198,10 +200,11 @@ class Trainer(InTwoParts):
         overlapped = self._overlapped
         try:
             return self._heard(lambda: overlapped(*last, *before, more, batch))
-        except RingBroken:
+        except (RingBroken, tf.errors.OpError) as error:
             if self._raised is not None:
                 raise self._raised from None
-            if not self._met:  # the model may have failed as a ring does: then it fails again, and says so
+            # A model may fail with the errors of a ring: then it fails again, and says so.
+            if isinstance(error, RingBroken) and not self._met:
                 self._local(*last)
             raise
 
@@ -341,11 +344,13 @@ class Trainer(InTwoParts):
     def _summed(self, sums: list[Any], control: Any) -> tuple[list[Any], Any]:
         """Over the ring, in the same groups on all ranks whatever each of them has computed. Votes and what
         is averaged go with the gradients that are ready last."""
-        *early, last = self._buckets
+        groups = [*self._buckets, []] if self._halved else self._buckets  # nothing else may be rounded
+        *early, last = groups
         last = [*last, *range(len(self._trainable), len(sums))]
         reduced: dict[int, Any] = {}
         for group, places in enumerate(early, start=1):
-            reduced.update(zip(places, self._ring.sum([sums[p] for p in places], group), strict=True))
+            summed = self._ring.sum([sums[p] for p in places], group, halved=self._halved)
+            reduced.update(zip(places, summed, strict=True))
         *others, total = self._ring.sum([*(sums[p] for p in last), control])
         reduced.update(zip(last, others, strict=True))
         return [reduced[place] for place in range(len(sums))], total
@@ -355,6 +360,9 @@ class Trainer(InTwoParts):
         reduced, total = self._summed(sums, control)
         if self._on_nan is OnNan.STOP:
             total = tf.debugging.check_numerics(total, NOT_FINITE)
+            if self._halved and not isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+                count = len(self._trainable)  # a loss that explodes shows here first
+                reduced[:count] = [tf.debugging.check_numerics(g, NOT_FINITE) for g in reduced[:count]]
         # The shares are of all records; without the bad ones that were left out they sum to less than one.
         scale = tf.math.divide_no_nan(batch, total[WEIGHT])
         if self._on_nan is not OnNan.SKIP:

@@ -57,10 +57,11 @@ class Ring(Protocol):
 
     # -------------------------------------------------------------------------------------- operations
 
-    def sum(self, tensors: Sequence[Any], group: int = 0) -> list[Any]:
+    def sum(self, tensors: Sequence[Any], group: int = 0, *, halved: bool = False) -> list[Any]:
         """All tensors summed over the ring, as one operation that succeeds or fails as a whole. They are of
         the framework that trains. Several may be under way in one graph, each with a number of its own, which
-        is the same on all ranks; which of them ends first is open."""
+        is the same on all ranks; which of them ends first is open. `halved`: they travel and are added as
+        16-bit floats, and what is too large for these becomes infinite."""
 
     def gather(self, values: Sequence[int]) -> list[list[int]]:
         """The values of every rank, in rank order."""

@@ -24,8 +24,8 @@ class Collectives:
         self.rank = 0
         self.size = 1
 
-    def sum(self, tensors: Sequence[Any], group: int = 0) -> list[Any]:
-        wire = _wire_type({tf.as_dtype(t.dtype) for t in tensors})
+    def sum(self, tensors: Sequence[Any], group: int = 0, *, halved: bool = False) -> list[Any]:
+        wire = tf.float16 if halved else _wire_type({tf.as_dtype(t.dtype) for t in tensors})
         # No value of this ring (rank, size) may enter the graph: it outlives the ring.
         summed = self._library.grouped_sum([tf.cast(t, wire) for t in tensors], group)
         return [tf.cast(s, t.dtype) for s, t in zip(summed, tensors, strict=True)]

@@ -14,7 +14,7 @@ class SoloRing(StandingRing):
     rank = 0
     size = 1
 
-    def sum(self, tensors: Sequence[Any], group: int = 0) -> list[Any]:
+    def sum(self, tensors: Sequence[Any], group: int = 0, *, halved: bool = False) -> list[Any]:
         return list(tensors)
 
     def gather(self, values: Sequence[int]) -> list[list[int]]:

@@ -253,7 +253,14 @@ def make_trainer(spec: JobSpec, definition: ModelDefinition, ring: Ring) -> Trai
     if not spec.reproducible:
         # Alone there is nothing to sum, and so nothing to begin early.
         bucket_mb = math.inf if isinstance(ring, SoloRing) else spec.bucket_mb
-        return Trainer(definition, ring, spec.seed, on_nan=spec.on_nan, bucket_mb=bucket_mb)
+        return Trainer(
+            definition,
+            ring,
+            spec.seed,
+            on_nan=spec.on_nan,
+            bucket_mb=bucket_mb,
+            compression=spec.gradient_compression,
+        )
     count = spec.virtual_ranks
     return ReproducibleTrainer(definition, ring, spec.seed, virtual_ranks=count, on_nan=spec.on_nan)
 
