@@ -35,7 +35,7 @@ async def _serve(flags: argparse.Namespace) -> None:
         "benchmark",
         num_workers=flags.workers,
         min_workers=1,
-        cool_down=2.0,
+        cool_down=60.0,  # begin with all of them
         deadlines=Deadlines(flags.failure_detection_seconds),
         crash_budget=10**9,
     )
