@@ -11,7 +11,7 @@ PYTEST := $(PYTHON) -m pytest $(PYTEST_FLAGS)
 AT_A_TIME := $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast lint format docs cluster images bench chaos clean \
+.PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu lint format docs cluster images bench chaos clean \
 	experiment-jobs experiment-nginx experiment-trace
 
 help: ## list the targets
@@ -27,16 +27,31 @@ demo-cluster: setup ## the same on Kubernetes: pods are deleted and preempted on
 	@$(PYTHON) -m scripts.demo_cluster
 
 test: lint ## lint, then all tests
-	$(PYTEST) -n $(AT_A_TIME) --dist loadgroup -m "not soak" $(TESTS)
+	$(PYTEST) -n $(AT_A_TIME) --dist loadgroup -m "not soak and not nccl and not gpu" $(TESTS)
 
 test-fast: setup ## tests that start no worker and no cluster and import no TensorFlow: under a minute
 	$(PYTEST) -n logical --fast $(TESTS)
+
+test-nccl: setup ## the ring of GPUs without a GPU: Horovod with NCCL is built, re-forms over a stand-in (soak: SOAK=yes)
+	$(PYTEST) -m "nccl $(if $(SOAK),,and not soak)" tests/gpu
+
+# REHEARSAL=yes runs the same tests on the CPU, with the Horovod that is there: it shows that they work.
+ifdef REHEARSAL
+test-gpu: setup
+	GPU_REHEARSAL=yes GPU_REPORT=build/gpu-rehearsal.json $(PYTEST) -m gpu tests/gpu
+else
+test-gpu: ## on a machine with NVIDIA GPUs: Horovod with NCCL, collectives, training, faults; build/gpu-report.json
+	@if ls /dev/nvidia[0-9]* > /dev/null 2>&1; then \
+		HOROVOD_GPU_OPERATIONS=NCCL $(SETUP) && GPU_REPORT=build/gpu-report.json $(PYTEST) -m gpu tests/gpu; code=$$?; \
+		echo "the report to send back: build/gpu-report.json"; exit $$code; \
+	else echo "no NVIDIA GPU here (no /dev/nvidia0): nothing was set up and nothing was tested"; fi
+endif
 
 lint: setup ## ruff, mypy strict, import layers
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m mypy --strict scripts/setup third_party/horovod/build.py
+	$(PYTHON) -m mypy --strict scripts/setup third_party/horovod/build.py third_party/horovod/gpu_kernels.py
 	.venv/bin/lint-imports
 
 format: setup ## let ruff rewrite the code

@@ -27,7 +27,7 @@ STEPS = EPOCHS * -(-RECORDS // GLOBAL_BATCH)
 """Of the job that `undisturbed` knows the result of."""
 ZOO = Path(__file__).resolve().parents[1] / "model_zoo"
 
-SLOW = ("training", "tensorflow", "cluster", "controlplane", "search", "programs", "soak")
+SLOW = ("training", "tensorflow", "cluster", "controlplane", "search", "programs", "soak", "nccl", "gpu")
 """Marks of what `--fast` leaves out."""
 _SLOW_FILE = re.compile(rf"^pytestmark = .*(?:\n    .*)*?\bmark\.({'|'.join(SLOW)})\b", re.MULTILINE)
 STARTS_JOBS = ("launch", "undisturbed")

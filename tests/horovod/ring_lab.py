@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ring_store import RingStore
 # the Gloo timeout is longer still, so that nobody is saved by it.
 PATIENCE_SECONDS = 20.0
 GLOO_TIMEOUT_SECONDS = 60
+RING_WORKER = Path(__file__).with_name("ring_worker.py")
 
 
 class Answer:
@@ -89,11 +90,18 @@ class Absent:
 
 
 class Lab:
-    def __init__(self) -> None:
+    """Workers of one kind; `environment` is what their processes get besides ours."""
+
+    def __init__(
+        self,
+        program: Path = RING_WORKER,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._directory = tempfile.TemporaryDirectory()
         self._path = str(Path(self._directory.name) / "s")
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("ring_worker.py")), self._path],
+            [sys.executable, str(program), self._path],
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if os.environ.get("RING_LAB_STDERR") else subprocess.DEVNULL,
@@ -107,6 +115,11 @@ class Lab:
         self._workers: list[Worker] = []
         self._stores: list[RingStore] = []
         self._generation = 0
+
+    @property
+    def generation(self) -> int:
+        """Of the ring that was asked for last."""
+        return self._generation
 
     def _watch(self) -> None:
         assert self._process.stdout is not None

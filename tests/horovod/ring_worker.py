@@ -194,7 +194,7 @@ class Worker:
         return int(LIBRARY.horovod_edl_features())
 
 
-def main(path: str) -> None:
+def main(path: str, kind: type[Worker] = Worker) -> None:
     """Fork a worker per connection; report each exit as "<pid> <status>" on stdout."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
@@ -217,7 +217,7 @@ def main(path: str) -> None:
                     signal.set_wakeup_fd(-1)
                     selector.close()
                     listener.close()
-                    Worker(connection).serve()
+                    kind(connection).serve()
                 connection.close()
             else:
                 os.read(wake_read, 64)
