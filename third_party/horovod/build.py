@@ -12,6 +12,7 @@ and part of the cache key:
     HOROVOD_WITH_MPI=1            serve mpirun as well (the MPI beside that Python, else the first found)
     HOROVOD_GPU_OPERATIONS=NCCL   collectives on GPUs (needs CUDA and NCCL with headers)
     HOROVOD_KEEP_DEBUG_INFO=1     do not strip the library
+    HOROVOD_SANITIZE=address      watched by AddressSanitizer; thread: by ThreadSanitizer
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ BUILD_OPTIONS = (
     "HOROVOD_NCCL_HOME",
     "HOROVOD_NCCL_LINK",
     "HOROVOD_KEEP_DEBUG_INFO",
+    "HOROVOD_SANITIZE",
 )
 
 BESIDE_PYTHON = "installed beside Python"
@@ -356,6 +358,10 @@ def build_environment(python: Path, options: Mapping[str, str], environ: Mapping
     elif BESIDE_PYTHON in options.get("EDL_MPI", ""):
         # From lib/python3/site-packages/horovod/tensorflow to lib: the wheel fits every Python with this MPI.
         env["LDFLAGS"] = f"{environ.get('LDFLAGS', '')} -Wl,-rpath,$ORIGIN/../../../..".strip()
+    if "HOROVOD_SANITIZE" in options:
+        watched = f"-fsanitize={options['HOROVOD_SANITIZE']} -fno-omit-frame-pointer -g1"
+        for name in ("CFLAGS", "CXXFLAGS", "LDFLAGS"):
+            env[name] = f"{env.get(name, '')} {watched}".strip()
     return env
 
 
@@ -382,7 +388,7 @@ def build_wheel(python: Path, target: Target, cache: Path, log: Path) -> Path:
             cwd=tree,
             env=env,
         )
-        if options.get("HOROVOD_KEEP_DEBUG_INFO") != "1":
+        if options.get("HOROVOD_KEEP_DEBUG_INFO") != "1" and "HOROVOD_SANITIZE" not in options:
             strip_libraries(tree / "build")
         run_logged(
             "Packing the wheel",
