@@ -11,7 +11,8 @@ PYTEST := $(PYTHON) -m pytest $(PYTEST_FLAGS)
 AT_A_TIME := $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu lint format docs cluster images bench chaos clean \
+.PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu lint format docs cluster images bench chaos \
+	sanitize clean \
 	experiment-jobs experiment-nginx experiment-trace
 
 help: ## list the targets
@@ -79,6 +80,9 @@ experiment-nginx: setup ## six jobs beside a service that grows and shrinks, on 
 
 experiment-trace: setup ## 160 jobs on 64 slots in simulated time; FLAGS="--workload FILE…" for other people's
 	@$(PYTHON) -m experiments trace $(FLAGS)
+
+sanitize: setup ## the ring's tests with its library under a sanitizer (SANITIZER=address, thread)
+	@$(PYTHON) -m scripts.sanitize $(or $(SANITIZER),address) $(FLAGS)
 
 # MINUTES, SEED: how long and from where on; FLAGS has more, such as --faults=2000.
 chaos: setup ## try to break the promises of real jobs, with random faults from outside (root)

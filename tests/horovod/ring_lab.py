@@ -24,6 +24,12 @@ GLOO_TIMEOUT_SECONDS = 60
 RING_WORKER = Path(__file__).with_name("ring_worker.py")
 
 
+def _watched() -> dict[str, str]:
+    """What a library that was built for a sanitizer needs (`make sanitize`)."""
+    runtime = os.environ.get("RING_LAB_PRELOAD")
+    return {"LD_PRELOAD": runtime} if runtime else {}
+
+
 class Answer:
     def __init__(self, message: dict[str, Any]) -> None:
         self.error: str | None = message.get("error")
@@ -106,6 +112,7 @@ class Lab:
             stdout=subprocess.PIPE,
             stderr=None if os.environ.get("RING_LAB_STDERR") else subprocess.DEVNULL,
             text=True,
+            env={**os.environ, **_watched()},
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"

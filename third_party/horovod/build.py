@@ -13,6 +13,7 @@ and part of the cache key:
     HOROVOD_GPU_OPERATIONS=NCCL   collectives on GPUs as well (NVIDIA's packages beside that Python; no nvcc,
                                   no GPU). patches-gpu/ is applied too
     HOROVOD_KEEP_DEBUG_INFO=1     do not strip the library
+    HOROVOD_SANITIZE=address      watched by AddressSanitizer; thread: by ThreadSanitizer
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ BUILD_OPTIONS = (
     "HOROVOD_WITH_MPI",
     "HOROVOD_GPU_OPERATIONS",
     "HOROVOD_KEEP_DEBUG_INFO",
+    "HOROVOD_SANITIZE",
 )
 
 # What a build for GPUs takes from NVIDIA's packages, and where they have it below site-packages.
@@ -453,6 +455,10 @@ def build_environment(python: Path, options: Mapping[str, str], environ: Mapping
         flags = f"-Wl,--enable-new-dtags -Wl,-rpath,{paths}"
         env["LDFLAGS"] = f"{env.get('LDFLAGS', '')} {flags}".strip()
         env["HOROVOD_WITHOUT_NVTX"] = "1"
+    if "HOROVOD_SANITIZE" in options:
+        watched = f"-fsanitize={options['HOROVOD_SANITIZE']} -fno-omit-frame-pointer -g1"
+        for name in ("CFLAGS", "CXXFLAGS", "LDFLAGS"):
+            env[name] = f"{env.get(name, '')} {watched}".strip()
     return env
 
 
@@ -495,7 +501,7 @@ def build_wheel(python: Path, target: Target, cache: Path, log: Path) -> Path:
             cwd=tree,
             env=env,
         )
-        if options.get("HOROVOD_KEEP_DEBUG_INFO") != "1":
+        if options.get("HOROVOD_KEEP_DEBUG_INFO") != "1" and "HOROVOD_SANITIZE" not in options:
             strip_libraries(tree / "build")
         run_logged(
             "Packing the wheel",
