@@ -107,12 +107,11 @@ class Lab:
         self._path = str(Path(self._directory.name) / "s")
         self._process = subprocess.Popen(
             [sys.executable, str(program), self._path],
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **_watched(), **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if os.environ.get("RING_LAB_STDERR") else subprocess.DEVNULL,
             text=True,
-            env={**os.environ, **_watched()},
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
