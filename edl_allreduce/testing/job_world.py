@@ -19,6 +19,7 @@ from edl_allreduce.core.health import Activity
 from edl_allreduce.core.job import inbox, invariants, machine
 from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.job.state import JobOptions, JobState, Ring, begin
+from edl_allreduce.core.membership import invariants as membership_invariants
 from edl_allreduce.core.membership import types as m
 from edl_allreduce.core.protocol import Seat
 from edl_allreduce.testing.world import TICKS, Doing, Life, Worker, World, properties
@@ -92,6 +93,7 @@ class JobWorld(World):
         invariants.validate(before, self.job, effects)
         assert isinstance(self.job.work, Ring)
         self.state = self.job.work.members
+        membership_invariants.validate_at(self.state, self.now)
         self._check_new_plan(before)
         self._check_stop(before)
         for uid in self.job.gone - before.gone:

@@ -12,6 +12,7 @@ from edl_allreduce.testing.search import explore
 from edl_allreduce.testing.world import Action, Doing
 
 KILL, KILL_STANDBY, DRAIN = ("kill", "u0"), ("kill", "u1"), ("drain", "u0")
+WHILE = ("while", "")
 STOP, RESTART, SCALE_UP = ("stop", ""), ("restart", ""), ("scale", "2")
 
 
@@ -45,6 +46,29 @@ def test_no_order_breaks_a_promise(faults: tuple[Action, ...], ends: set[Phase])
     world = small_job()
     assert explore(world, faults) > 0
     assert ends <= world.ends, "the search does not come where it should"
+
+
+def one_cut_off() -> JobWorld:
+    """Two workers have agreed on a model when one loses its connection: the third takes its place."""
+    options = JobOptions("job", 2, 1, 1.0, Deadlines(10.0), crash_budget=3, standby=1)
+    world = JobWorld(options, steps=2, lockstep=True)
+    while world.workers["u0"].doing is not Doing.TRAINING:
+        world.do(*world.enabled()[0])
+    while world.workers["u2"].doing is not Doing.IDLE or world.workers["u2"].outbox:
+        world.do(*next(action for action in world.enabled() if action[1] == "u2"))
+    while world.workers["u1"].outbox:
+        world.do("deliver", "u1")
+    world.do("cut off", "u0")
+    world.do("notice", "0")
+    assert world.state.plan is not None and {seat.uid for seat in world.state.plan.members} == {"u1", "u2"}
+    return world
+
+
+@pytest.mark.search
+def test_no_order_breaks_a_promise_where_a_member_comes_back_to_a_full_ring() -> None:
+    world = one_cut_off()
+    assert explore(world, (WHILE,)) > 0
+    assert "a model without a place" in world.visited, "the search does not come where it should"
 
 
 @pytest.mark.soak

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edl_allreduce.core import events, goodput
+from edl_allreduce.core import events, goodput, protocol
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.goodput import Bucket
 from edl_allreduce.core.job import inbox
@@ -115,6 +115,43 @@ def test_a_frozen_standby_is_given_up_and_replaced():
     scene = standing_by()
     scene.freeze(2).until(lambda: spare(scene) == [3])
     assert len(plans(scene)) == 1
+
+
+def with_one_cut_off(scene: Scene) -> Scene:
+    """Worker 1 loses its connection, the ring breaks, and who stood by takes its place."""
+    first = scene.wait(10).actors[0]
+    scene.cut(1)
+    plan, first.plan, first.joined = first.plan, None, False
+    assert plan is not None
+    scene.say(0, protocol.Out(plan.generation, first.step, "rank 1 is gone"))
+    assert seated(scene) == [0, 2]
+    return scene
+
+
+def test_a_worker_with_a_model_that_finds_its_place_taken_is_replaced_by_one_without():
+    """It cannot stand by: the ring trains on, and nobody could tell later that its model is an old one."""
+    scene = with_one_cut_off(standing_by()).connect(1)
+    assert spare(scene) == [] and 1 in scene.alive, "nobody knows yet that the ring lives"
+    scene.until(lambda: spare(scene) == [3])
+    assert 1 not in scene.alive and seated(scene) == [0, 2]
+    assert "its place was taken" in scene.told("evict")[-1]
+    assert len(plans(scene)) == 2, "nobody stood still for it"
+    assert scene.state.keeping.failures == 0, "and nobody is to blame"
+
+
+def test_a_worker_with_a_model_that_finds_its_place_taken_gets_the_next_one():
+    scene = with_one_cut_off(standing_by()).connect(1)
+    scene.crash(2, Cause.DISRUPTED)
+    assert seated(scene) == [0, 1]
+
+
+def test_it_goes_on_where_the_ring_was_lost_meanwhile():
+    """A master does not know at once that a member is dead, so the model that it turned out might be the
+    last."""
+    scene = with_one_cut_off(standing_by())
+    scene.freeze(0).freeze(2).connect(1)
+    scene.until(lambda: 1 in seated(scene))
+    assert scene.phase is Phase.TRAINING and not any("place was taken" in said for said in scene.told("evict"))
 
 
 def test_it_is_released_at_the_end():

@@ -6,6 +6,18 @@ from edl_allreduce.core.membership.machine import STALLS
 from edl_allreduce.core.membership.types import Standing, State
 
 
+def validate_at(state: State, now: float) -> None:
+    """What time must not do."""
+    ring = state.alive()
+    whole = state.plan is not None and len(ring) == state.plan.size
+    trains = whole and all(m.joined and m.standing is Standing.RING for m in ring)
+    heard = all(m.away is None and not m.expected and not m.draining for m in ring)
+    if trains and heard and now >= state.options.recover_until and not state.stopping and not state.finished:
+        for member in state.without_a_place():
+            waited = now - member.since
+            assert waited <= state.options.deadlines.silent, "who stands by for long has no model"
+
+
 def validate(state: State) -> None:
     """Tests call it all the time."""
     plan = state.plan
@@ -17,6 +29,7 @@ def validate(state: State) -> None:
         assert not member.joined or member.has_state, "who joined agreed on the model"
         assert not member.proven or member.has_state, "who made steps holds the model"
         assert not member.expected or member.standing is Standing.RING
+        assert not (member.has_state and state.stands_by(member.seat.uid)), "who stands by has no model"
     assert len(state.stalls) < STALLS or len(state.alive()) <= 1, "somebody is to blame by now"
     assert list(state.stalls) == sorted(set(state.stalls)), "each ring stalls once"
     if plan is None:

@@ -94,7 +94,19 @@ def _decide(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
     whole = len(newcomers) == state.takes(len(ring))
     if newcomers and (whole or _gathered(state, newcomers, now)):
         return _publish(state, seats, False, f"worker {_ids(newcomers)} joins", now)
-    return replace(state, waiting_for=""), ()
+    return _turn_out_the_old(replace(state, waiting_for=""), now)
+
+
+def _turn_out_the_old(state: State, now: float) -> tuple[State, tuple[Action, ...]]:
+    """Whoever came back to a full ring holds a model that gets older with each of its steps. A new worker
+    can stand by, this one cannot: it goes, once all members were heard for as long as a dead one could pass
+    for a living one, so that its model is not the last."""
+    limit = state.options.deadlines.silent
+    old = [m for m in state.without_a_place() if now - m.since > limit]
+    if not old or state.stopping:
+        return state, ()
+    why = f"was cut off; its place was taken, and for {limit:.0f} s no other one became free"
+    return _evict(state, old, why, Cause.SILENT, now)
 
 
 def _go_on_without(state: State) -> State:
@@ -174,8 +186,13 @@ def _seats(state: State, candidates: list[Member]) -> list[Member]:
 
 
 def _taken(state: State, staying: int) -> list[Member]:
-    """The newcomers that get a place beside so many who stay; the others stand by."""
-    return state.newcomers()[: state.takes(staying)]
+    """The newcomers that get a place beside so many who stay, first those who hold a model: they cannot stand
+    by, as the others do."""
+    places = state.takes(staying)
+    newcomers = state.newcomers()
+    if places is None:
+        return newcomers
+    return sorted(sorted(newcomers, key=lambda m: not m.has_state)[:places], key=lambda m: m.seat.worker_id)
 
 
 def _form(state: State, now: float) -> tuple[State, tuple[Action, ...]]:

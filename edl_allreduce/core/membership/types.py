@@ -159,14 +159,24 @@ class State:
         """How many newcomers have a place beside so many who stay; None: all of them."""
         return max(0, self.options.wanted - staying) if self.options.standby else None
 
+    def full(self) -> bool:
+        """Whether there are workers that stand by, because the ring has as many as are wanted."""
+        return self.plan is not None and self.takes(sum(not m.draining for m in self.alive())) == 0
+
     def stands_by(self, uid: str) -> bool:
-        """Whether it is ready, and the ring has as many as are wanted without it."""
+        """Whether it is ready, and the ring has as many as are wanted without it. A worker with a model never
+        stands by: its model grows old, and nobody could tell it later from the one that the ring had."""
         member = self.members.get(uid)
-        if not self.options.standby or self.plan is None or member is None:
+        if self.plan is None or member is None or member.has_state:
             return False
         if member.standing is not Standing.WAITING or member.draining or self.plan.rank_of(uid) is not None:
             return False
-        return self.takes(sum(not m.draining for m in self.alive())) == 0
+        return self.full()
+
+    def without_a_place(self) -> list[Member]:
+        """Workers that hold the model of an earlier ring, while the current one is full: those that lost
+        their connection, were replaced, and are back."""
+        return [m for m in self.newcomers() if m.has_state] if self.full() else []
 
     def newcomers(self) -> list[Member]:
         """Workers that are ready and not in the current plan, by id."""

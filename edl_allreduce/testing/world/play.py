@@ -465,6 +465,7 @@ class World:
         if self.state.waiting_for != before.waiting_for:
             self._note("        ..", self.state.waiting_for)
         invariants.validate(self.state)
+        invariants.validate_at(self.state, self.now)
         for action in actions:
             match action:
                 case m.Publish(plan, abort, reason):

@@ -78,6 +78,12 @@ def check_eviction(world: World, uid: str, reason: str) -> None:
     w, since = world.workers[uid], world.faultless_since
     behaves = w.up and since is not None and world.now > since
     stray = "of generation" in reason or "given up" in reason
+    if "its place was taken" in reason:
+        ring = world.state.plan.members if world.state.plan is not None else ()
+        held = [seat.uid for seat in ring if world.workers[seat.uid].up and world.workers[seat.uid].has_state]
+        assert held, f"{uid} holds the last model"
+        world.visited.add("a model without a place")
+        return
     unproven = "rings in a row" in reason and any(x.odd for x in world.workers.values()) and w.step == 0
     assert not behaves or stray or w.odd or unproven, f"{uid} did nothing wrong: {reason}"
 
