@@ -409,3 +409,36 @@ def test_the_gpu_jobs_that_ask_four_of_six():
     found = plan(cluster(node("n0", 99, gpu=6)), jobs, [], 0.0).targets
     assert found == {"a": 3, "b": 3}
     assert found["a"] * asks(1, gpu=1).requests[GPU] <= 6
+
+
+# --------------------------------------------------------------------------------------------- standing by
+
+
+def test_a_job_with_a_standby_grows_like_one_without():
+    job = trained("a", 2, sizes=(1, 2), maximum=64, standby=1)
+    found = plan(nodes(8), [job], workers(job, {"n0": 3}), 0.0)
+    assert found.targets == {"a": 4} and found.decisions["a"].drain == ()
+
+
+def test_nobody_is_promised_the_room_of_a_standby():
+    """A job at its minimum has one worker and one that stands by, and the node is full with them."""
+    job = trained("a", 1, maximum=1, standby=1)
+    pods = workers(job, {"n0": 2})
+    found = plan(cluster(node("n0", 2)), [job, trained("b", 0, maximum=1)], pods, 0.0)
+    assert found.targets == {"a": 1, "b": 0} and found.decisions["a"].drain == ()
+    found = plan(cluster(node("n0", 2)), [job], [*pods, service("web", asks(1), priority=0)], 0.0)
+    assert found.room == {} and [one.pod for one in found.waiting] == ["web"]
+
+
+def test_a_service_gets_room_from_a_worker_and_the_standby_stays():
+    """As masters do it: who is in the ring goes, and who stands by is kept."""
+    job = trained("a", 2, minimum=1, standby=1)
+    found = plan(cluster(node("n0", 3)), [job], [*workers(job, {"n0": 3}), service("web", asks(1))], 0.0)
+    assert found.targets == {"a": 1} and found.room == {"web": "n0"}
+    assert found.decisions["a"].drain == ("a-1",)
+
+
+def test_a_job_that_is_to_end_keeps_no_room_for_standbys():
+    job = trained("a", 0, minimum=2, standby=1)
+    found = plan(cluster(node("n0", 3)), [job], [*workers(job, {"n0": 3}), service("web", asks(3))], 0.0)
+    assert found.room == {"web": "n0"}

@@ -90,6 +90,8 @@ class Job:
     """None when it has no pod: then it needs no room."""
     workers: int = 0
     """The size that was last wanted; 0 for a job that has not begun or was suspended."""
+    standby: int = 0
+    """Pods beyond that size, which wait until a worker is lost: they are nobody's to give."""
     settling: bool = False
     """Workers still start: it is left in peace until they train."""
     managed: bool = True

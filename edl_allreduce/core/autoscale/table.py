@@ -34,11 +34,11 @@ class Table:
         self._on: dict[str, dict[Seat, None]] = {}
         self._asks = {job.name: self.room.ask(job.worker) for job in jobs}
         self._undo: list[Callable[[], None]] = []
-        movable = {job.name for job in jobs if job.managed}
-        for pod in pods:
-            if pod.node is None or not self.room.knows(pod.node):
-                continue
-            if pod.role is Role.WORKER and pod.job in movable and not pod.terminating:
+        placed = [pod for pod in pods if pod.node is not None and self.room.knows(pod.node)]
+        seated = _seated(jobs, placed)
+        for pod in placed:
+            assert pod.node is not None
+            if pod.name in seated:
                 self.sit(Seat(pod.job, pod.node, pod.name))
             else:
                 self.room.take(pod.node, self.room.ask(pod.asks))
@@ -171,3 +171,19 @@ class Table:
             if self._fits_without(node, ask, rest):
                 leaving = rest
         return leaving
+
+
+def _seated(jobs: Sequence[Job], placed: Sequence[Pod]) -> set[str]:
+    """The pods that count as workers of a job whose size is planned. Those that stand by keep their room and
+    count for nothing: a job that shrinks lets others go. They are the youngest, because whoever takes a place
+    is replaced; a job that is to end has none."""
+    workers: dict[str, list[str]] = {job.name: [] for job in jobs if job.managed}
+    for pod in placed:
+        if pod.role is Role.WORKER and pod.job in workers and not pod.terminating:
+            workers[pod.job].append(pod.name)
+    seated: set[str] = set()
+    for job in jobs:
+        mine = workers.get(job.name, [])
+        spare = min(job.standby, max(0, len(mine) - job.workers)) if job.workers else 0
+        seated.update(mine[: len(mine) - spare])
+    return seated
