@@ -85,7 +85,9 @@ def metrics(controller: Controller) -> str:
     add("load_ratio", "gauge", "Share of each resource that is spoken for.", load)
     phases = [(f'{{phase="{_quoted(name)}"}}', count) for name, count in sorted(figures.phases.items())]
     add("jobs", "gauge", "TrainingJobs by phase.", phases)
-    for at, (name, about) in enumerate((("ready", "Workers that run."), ("target", "Workers wanted."))):
+    for at, (name, about) in enumerate(
+        (("ready", "Workers that run, without those that stand by."), ("target", "Workers wanted."))
+    ):
         values = [(_labels(key), count[at]) for key, count in sorted(figures.workers.items())]
         add(f"job_workers_{name}", "gauge", about, values)
     return "\n".join(lines) + "\n"

@@ -140,6 +140,7 @@ def wish_of(job: TrainingJob, found: Object, mirror: Mirror) -> Wish:
         ttl=spec.ttl_seconds_after_finished,
         active_deadline=spec.active_deadline_seconds or None,
         clean_up=CleanUp(spec.clean_pod_policy.value),
+        standby=spec.standby,
         keeps_state=bool(spec.checkpoint_dir),
         hands_off=_hands_off(job, found, mirror),
     )

@@ -64,8 +64,7 @@ def _job(entry: Entry, job: TrainingJob, known: Known, mirror: Mirror, pods: Seq
         # Its master is lost, the job is not.
         held = max(0, known.workers.running + known.workers.coming - job.spec.standby)
     workers = known.workers
-    whole = workers.running - job.spec.standby == held == said.ring
-    settled = whole and not (workers.coming or workers.leaving)
+    settled = said.ring == held and workers.whole(held, job.spec.standby)
     return Job(
         name=entry.key,
         minimum=wish.minimum,
@@ -73,6 +72,7 @@ def _job(entry: Entry, job: TrainingJob, known: Known, mirror: Mirror, pods: Seq
         worker=read.worker,
         master=read.master,
         workers=held,
+        standby=job.spec.standby,
         settling=held > 0 and not settled,
         managed=not wish.hands_off and wish.replicas is None,
         weight=job.spec.weight,

@@ -234,16 +234,17 @@ class Controller:
         advice = self._advice.get(entry.key) if self._policy is not None else _all_of(job)
         known = known_of(entry, job, self.mirror, pods, advice, term)
         verdict = reconcile(known, now)
+        ready = known.workers.training(verdict.target, known.wish.standby)
         about = status.About(
             generation,
             names.selector(job.name, Replica.WORKER),
-            known.workers.running,
+            ready,
             advice if self._policy is not None else None,
             job.warnings,
         )
         self._look_again(verdict.again)
         self.figures.phases[verdict.phase.value] += 1
-        self.figures.workers[entry.key] = (known.workers.running, verdict.target)
+        self.figures.workers[entry.key] = (ready, verdict.target)
         try:
             for action in verdict.actions:
                 await self.hands.perform(action, entry, job, term)

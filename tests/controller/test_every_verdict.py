@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -52,6 +53,7 @@ progress = st.builds(
 wishes = st.builds(
     lambda low, more, **rest: Wish(low, low + more, **rest),
     st.integers(1, 4), counts, replicas=st.none() | counts, suspend=st.booleans(),
+    standby=st.integers(0, 2),
     ttl=st.none() | st.just(10.0), active_deadline=st.none() | st.just(100.0),
     clean_up=st.sampled_from(CleanUp), keeps_state=st.booleans(), hands_off=st.sampled_from(["", "a queue"]),
 )  # fmt: skip
@@ -92,6 +94,32 @@ def test_every_verdict_makes_sense_and_its_status_fits_the_schema(known: Known):
     for one in written.get("conditions", ()):
         assert REASON.match(one["reason"]), one
     assert status.written(written, verdict, about, NOW + 5) == written or verdict.phase in FINAL
+
+
+@pytest.mark.parametrize(
+    ("standby", "running", "coming", "leaving", "phase", "ready"),
+    [
+        (0, 2, 0, 0, Phase.RUNNING, 2),
+        (0, 3, 0, 0, Phase.SCALING, 3),
+        (0, 2, 1, 0, Phase.SCALING, 2),
+        (1, 3, 0, 0, Phase.RUNNING, 2),
+        (1, 2, 1, 0, Phase.RUNNING, 2),  # who stands by has yet to come, or is Pending for ever
+        (1, 2, 0, 0, Phase.RUNNING, 2),
+        (1, 1, 1, 0, Phase.SCALING, 1),
+        (1, 4, 0, 0, Phase.SCALING, 3),
+        (1, 3, 0, 1, Phase.SCALING, 2),
+    ],
+)
+def test_who_stands_by_is_no_reason_to_wait(standby, running, coming, leaving, phase, ready):
+    said = Progress(phase=JobPhase.TRAINING, ring=2)
+    master = Master("m", "uid", Stage.RUNNING, orders=Orders(2), progress=said)
+    pods = Workers(running, coming, leaving)
+    known = Known(Wish(1, 4, standby=standby), Told(Phase.RUNNING, NOW, progress=said), master, pods, True)
+    verdict = reconcile(replace(known, advice=Advice(2, "because")), NOW)
+    assert (verdict.phase, verdict.target) == (phase, 2)
+    assert pods.training(2, standby) == ready
+    if phase is Phase.SCALING:
+        assert f"{ready} of 2 workers run" in verdict.message
 
 
 @pytest.mark.parametrize("seconds", [253402300800.0, 1e17, float("inf"), float("nan"), -1e17])

@@ -31,6 +31,8 @@ class Wish:
     active_deadline: float | None = None
     """Seconds for which it may be active."""
     clean_up: CleanUp = CleanUp.RUNNING
+    standby: int = 0
+    """Worker pods beyond the target that are kept ready."""
     keeps_state: bool = True
     """A checkpoint is written when it is suspended; otherwise it would begin anew."""
     hands_off: str = ""
@@ -93,6 +95,16 @@ class Workers:
     @property
     def any(self) -> bool:
         return bool(self.running or self.coming or self.leaving)
+
+    def whole(self, target: int, standby: int) -> bool:
+        """Whether nobody comes or leaves. Who comes beside as many as are wanted will stand by: nobody waits
+        for it, and it may be Pending for ever."""
+        most = target + standby
+        return target <= self.running and self.running + self.coming <= most and not self.leaving
+
+    def training(self, target: int, standby: int) -> int:
+        """Those that run without those that stand by: nobody does while fewer than `target` run."""
+        return self.running - min(standby, max(0, self.running - target))
 
 
 @dataclass(frozen=True)

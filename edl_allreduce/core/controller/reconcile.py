@@ -333,10 +333,10 @@ def _standing(known: Known, target: int) -> tuple[Phase, str, str]:
         return Phase.PENDING, "MasterStarts", f"its master waits: {master.text}" if master.text else ""
     if not trains:
         waits = f": {workers.text}" if workers.text else ""
-        return Phase.PENDING, "WorkersStart", f"{workers.running} of {target} workers run{waits}"
-    if workers.running != target or workers.coming or workers.leaving:
+        return Phase.PENDING, "WorkersStart", f"{_run(known, target)}{waits}"
+    if not workers.whole(target, known.wish.standby):
         waits = f"; one that is coming waits: {workers.text}" if workers.text else ""
-        return Phase.SCALING, "WorkersChange", f"{workers.running} of {target} workers run{waits}"
+        return Phase.SCALING, "WorkersChange", f"{_run(known, target)}{waits}"
     return Phase.RUNNING, "Training", ""
 
 
@@ -347,5 +347,11 @@ def _degraded(known: Known, target: int, master_text: str) -> str:
     if master_text and workers.any:
         return f"{master_text}; training goes on meanwhile"
     if workers.text and workers.running < target:
-        return f"{workers.running} of {target} workers run: {workers.text}"
+        return f"{_run(known, target)}: {workers.text}"
     return ""
+
+
+def _run(known: Known, target: int) -> str:
+    spare = known.wish.standby
+    beside = f" ({spare} more stand{'s' if spare == 1 else ''} by)" if spare else ""
+    return f"{known.workers.training(target, spare)} of {target} workers run{beside}"

@@ -32,7 +32,7 @@ class About:
     selector: str
     """By which its worker pods are found."""
     ready: int
-    """Worker pods that run."""
+    """Worker pods that run, without those that stand by."""
     advice: Advice | None = None
     warnings: Sequence[str] = ()
     """Parts of its spec that have no effect, with the cure."""
