@@ -150,7 +150,8 @@ def _name(api: ReadingApi, spec: JobSpec) -> list[str]:
 def _classes(api: ReadingApi, spec: JobSpec) -> list[str]:
     workers = spec.typed.worker_priority
     wanted = {spec.typed.master_priority}
-    wanted |= {workers.class_of(slot, spec.num_workers) for slot in range(spec.num_workers)}
+    slots = range(spec.num_workers + spec.standby)
+    wanted |= {workers.class_of(slot, spec.num_workers) for slot in slots}
     missing = [
         name
         for name in sorted(wanted - {""})
