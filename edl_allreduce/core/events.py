@@ -274,7 +274,7 @@ class NewcomersBegin:
     worker_id: int
 
     def text(self) -> str:
-        return f"worker {self.worker_id} takes part: newcomers can begin again"
+        return f"worker {self.worker_id} is as it should be: newcomers can begin again"
 
 
 # ---------------------------------------------------------------------------------- what workers produce

@@ -151,7 +151,18 @@ def test_it_goes_on_where_the_ring_was_lost_meanwhile():
     scene = with_one_cut_off(standing_by())
     scene.freeze(0).freeze(2).connect(1)
     scene.until(lambda: 1 in seated(scene))
-    assert scene.phase is Phase.TRAINING and not any("place was taken" in said for said in scene.told("evict"))
+    assert scene.phase is Phase.TRAINING
+    assert not any("its place was taken" in said for said in scene.told("evict"))
+
+
+def test_one_that_stands_by_shows_that_newcomers_can_begin_again():
+    scene = standing_by()
+    scene.script.fails = protocol.Failed("ImportError: no module", "Traceback", "parts.py:1")
+    scene.crash(2, Cause.DISRUPTED).until(lambda: scene.state.keeping.refusals == 2)
+    scene.script.fails = None
+    scene.until(lambda: spare(scene))
+    assert scene.state.keeping.refusals == 0 and scene.state.keeping.short == ""
+    assert "newcomers can begin again" in scene.told("newcomers")[-1]
 
 
 def test_it_is_released_at_the_end():

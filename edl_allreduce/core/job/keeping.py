@@ -228,8 +228,13 @@ def proved(turn: Turn, worker_id: int) -> None:
     if slot is None or slot.proved:
         return
     turn.slot(worker_id, proved=True)
-    keeping = turn.state.keeping
-    if keeping.refusals and slot.launched > keeping.refused_at:
+    forgive_refusals(turn, worker_id)
+
+
+def forgive_refusals(turn: Turn, worker_id: int) -> None:
+    """This newcomer came as far as it should: it trains along, or is ready and stands by."""
+    slot, keeping = turn.state.slots.get(worker_id), turn.state.keeping
+    if slot is not None and keeping.refusals and slot.launched > keeping.refused_at:
         turn.tell(events.NewcomersBegin(worker_id))
         turn.keeping(refusals=0, short="", told_short=frozenset())
         reconcile(turn)

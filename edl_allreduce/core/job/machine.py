@@ -345,8 +345,10 @@ def _ready(turn: Turn, uid: str, message: protocol.Ready) -> None:
     turn.slot(peer.worker_id, accepted=True)
     before = len(turn.effects)
     keeping.work(turn, membership.Heard(uid, message))
-    ready = events.WorkerReady(peer.worker_id, ring.stands_by(turn.state, uid))
-    turn.effects.insert(before, Tell(ready))
+    stands_by = ring.stands_by(turn.state, uid)
+    turn.effects.insert(before, Tell(events.WorkerReady(peer.worker_id, stands_by)))
+    if stands_by:
+        keeping.forgive_refusals(turn, peer.worker_id)
 
 
 def _leads_on(state: JobState, peer: Peer) -> bool:
