@@ -91,15 +91,19 @@ class LocalCluster:
         gpu = gpus.least_used(self._gpus, self._gpu_of.values())
         if gpu is not None:
             self._gpu_of[worker_id] = gpu
-        # The worker writes its own file: a pipe would end with the master, and the worker with it.
-        with self.log_path(worker_id).open("wb") as log:
-            environment = {
-                **os.environ,
-                "TMPDIR": str(scratch),
-                **gpus.environment(gpu, os.environ),
-                **self._site.environment,
-            }
-            process = await start_process(command, log, environment)
+        environment = {
+            **os.environ,
+            "TMPDIR": str(scratch),
+            **gpus.environment(gpu, os.environ),
+            **self._site.environment,
+        }
+        try:
+            # The worker writes its own file: a pipe would end with the master, and the worker with it.
+            with self.log_path(worker_id).open("wb") as log:
+                process = await start_process(command, log, environment)
+        except BaseException:
+            self._gpu_of.pop(worker_id, None)  # it never starts, so it never ends
+            raise
         self._processes[worker_id] = process
         watcher = asyncio.create_task(self._watch(worker_id, process))
         self._watchers.add(watcher)

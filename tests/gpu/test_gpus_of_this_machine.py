@@ -73,6 +73,27 @@ def test_a_replacement_gets_the_gpu_of_the_one_that_died(tmp_path, monkeypatch):
     assert asyncio.run(scene()) == ["4", "3"]
 
 
+def test_one_that_could_not_be_started_keeps_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
+    tell = "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(60)"
+    site = Site(lambda worker_id: ["-c", tell], tmp_path)
+
+    async def scene() -> list[str]:
+        cluster = LocalCluster(site)
+        await cluster.start()
+        cluster.log_path(0).mkdir()  # in the way of its log
+        try:
+            with pytest.raises(OSError):
+                await cluster.launch(0)
+            for worker_id in (1, 2):
+                await cluster.launch(worker_id)
+            return [await seen(cluster, worker_id) for worker_id in (1, 2)]
+        finally:
+            await cluster.close()
+
+    assert asyncio.run(scene()) == ["3", "4"]
+
+
 async def seen(cluster: LocalCluster, worker_id: int) -> str:
     while not (words := cluster.log_path(worker_id).read_text()).endswith("\n"):
         await asyncio.sleep(0.01)
