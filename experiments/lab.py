@@ -10,10 +10,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from edl_allreduce.cluster.kubernetes.names import Object
 from edl_allreduce.errors import UsageError
@@ -116,6 +117,14 @@ def slow_down(cluster: Cluster) -> None:
     cluster.components["kwok"].restart()
 
 
+def that_ends_with_us(argv: Sequence[str], out: IO[str]) -> subprocess.Popen[bytes]:
+    """A process of its own session: Ctrl-C would end the shell that watches, and not what it watches."""
+    return subprocess.Popen(
+        ["sh", "-c", ENDS_WITH_US, "sh", *argv],
+        stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True,
+    )  # fmt: skip
+
+
 @contextmanager
 def controller(cluster: Cluster, out: Path, *flags: str) -> Iterator[None]:
     """The controller's own process; what it says is in a file. It ends with us, also when we are killed."""
@@ -124,10 +133,7 @@ def controller(cluster: Cluster, out: Path, *flags: str) -> Iterator[None]:
         f"--namespace={SYSTEM}", "--port=0", "--host=127.0.0.1", *flags,
     ]  # fmt: skip
     with (out / "controller.log").open("w") as file:
-        process = subprocess.Popen(
-            ["sh", "-c", ENDS_WITH_US, "sh", *argv],
-            stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT,
-        )  # fmt: skip
+        process = that_ends_with_us(argv, file)
         try:
             eventually(lambda: _leads(out / "controller.log"), "the controller leads", 120)
             yield

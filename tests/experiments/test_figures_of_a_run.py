@@ -6,13 +6,12 @@ import argparse
 import contextlib
 import json
 import os
-import subprocess
 
 import pytest
 
 from experiments import jobs, live, nginx, report
 from experiments.collector import COLUMNS, Sample, between, jain, load, workers_per_job
-from experiments.lab import ENDS_WITH_US, PUBLISHED, Nodes, Shape, cpus
+from experiments.lab import PUBLISHED, Nodes, Shape, cpus, that_ends_with_us
 from kubelab import eventually
 
 
@@ -143,8 +142,10 @@ def test_the_controller_of_an_experiment_ends_when_the_experiment_is_killed(tmp_
     """What it is started through is a shell that waits for the end of its input."""
     said = tmp_path / "said"
     stub = f"trap 'echo told >> {said}; exit' TERM; echo up > {said}; while :; do sleep 0.05; done"
-    process = subprocess.Popen(["sh", "-c", ENDS_WITH_US, "sh", "sh", "-c", stub], stdin=subprocess.PIPE)
+    with (tmp_path / "log").open("w") as log:
+        process = that_ends_with_us(["sh", "-c", stub], log)
     eventually(lambda: said.exists() and "up" in said.read_text(), "it runs", 30)
+    assert os.getpgid(process.pid) != os.getpgid(0), "Ctrl-C reaches us alone, and the shell lives to see it"
     assert process.stdin is not None
     process.stdin.close()  # as the kernel does with a process that ends
     process.wait(30)
