@@ -109,15 +109,16 @@ def measure(settings: argparse.Namespace, directory: Path) -> Report:
     return report
 
 
-def _with_kills(settings: argparse.Namespace, kill: Callable[[], object]) -> tuple[float, float, float, int]:
-    """Let it train, then kill one again and again: when each part began, the end, and the kills."""
+def with_kills(settings: argparse.Namespace, kill: Callable[[], bool]) -> tuple[float, float, float, int]:
+    """Let it train, then kill one again and again: when each part began, the end, and how many were killed.
+    `kill` says whether there was anybody to kill."""
     began = clock.wall()
     clock.sleep(settings.undisturbed)
-    first, kills = clock.wall(), 0
+    first, kills, tries = clock.wall(), 0, 0
     while clock.wall() < first + settings.seconds:
-        kill()
-        kills += 1
-        clock.sleep(max(0.0, min(first + kills * settings.every, first + settings.seconds) - clock.wall()))
+        kills += kill()
+        tries += 1
+        clock.sleep(max(0.0, min(first + tries * settings.every, first + settings.seconds) - clock.wall()))
     return began, first, clock.wall(), kills
 
 
@@ -133,7 +134,7 @@ def _ours(settings: argparse.Namespace, where: Path, data: Path, standby: int) -
             job.wait_for("ready", "stands by", again=True)
         _wait_for_steps(job)
         before = len(reforms(job))
-        began, first, ended, kills = _with_kills(settings, lambda: _kill_eldest(job))
+        began, first, ended, kills = with_kills(settings, lambda: _kill_eldest(job))
         paused = _paused(job, before)
         steps = _all_steps(job)
         stop(job)
@@ -145,14 +146,18 @@ def _threads(settings: argparse.Namespace) -> int:
     return threads_of(settings.workers)
 
 
-def _kill_eldest(job: RunningJob) -> None:
-    """The first of the newest ring."""
+def _kill_eldest(job: RunningJob) -> bool:
+    """The first of the newest ring; False when it has ended already, and nobody noticed yet."""
     members = [e.event["workers"] for e in job.events() if e.kind == "plan"][-1]
     gone = {e.event["worker_id"] for e in job.events() if e.kind == "exit"}
     eldest = next((member for member in members if member not in gone), None)
     if eldest is None:
         raise BenchmarkFailed(f"nobody trains\n{job.story()}")
-    job.signal(eldest, signal.SIGKILL)
+    try:
+        job.signal(eldest, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _wait_for_steps(job: RunningJob) -> None:
@@ -204,14 +209,16 @@ def _theirs(settings: argparse.Namespace, where: Path, data: Path) -> Run:
         if not running.until(lambda: _training(running, count), STALL_SECONDS):
             raise BenchmarkFailed(f"{running.story()}\n{HOROVOD_ELASTIC} did not begin")
 
-        def kill() -> None:
-            if _kill_newest(running):
-                nonlocal count
-                count += 1
-                hosts.are(names[:count])
+        def kill() -> bool:
+            nonlocal count
+            if not _kill_newest(running):
+                return False
+            count += 1
+            hosts.are(names[:count])
+            return True
 
         offset = clock.wall() - clock.now()
-        began, first, ended, kills = _with_kills(settings, kill)
+        began, first, ended, kills = with_kills(settings, kill)
         marks = read_marks(running.marks)
     done = _finished(marks.values())
     first_rate = _records(done, began - offset, first - offset) / (first - began)

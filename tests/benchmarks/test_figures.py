@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import math
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks import churn
 from benchmarks.__main__ import BEGIN, END, write
 from benchmarks.checkpoint import stall_and_loss
 from benchmarks.contestants import Hosts
@@ -84,3 +87,20 @@ def test_the_discovery_script_names_the_hosts_of_the_moment(tmp_path):
     hosts.are(["localhost", "127.1"])
     said = subprocess.run([str(hosts.script)], capture_output=True, text=True, check=True).stdout
     assert said == "localhost:1\n127.1:1\n"
+
+
+def test_a_kill_that_killed_nobody_is_not_counted(monkeypatch):
+    now, answers, asked = 0.0, iter([True, False, True]), []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def kill() -> bool:
+        asked.append(now)
+        return next(answers)
+
+    monkeypatch.setattr(churn, "clock", SimpleNamespace(wall=lambda: now, sleep=sleep))
+    settings = argparse.Namespace(undisturbed=10.0, seconds=60.0, every=20.0)
+    *_, kills = churn.with_kills(settings, kill)
+    assert kills == 2 and asked == [10.0, 30.0, 50.0]
