@@ -278,3 +278,26 @@ def test_a_job_is_suspended_only_if_it_can_go_on_later(lab: Lab, play):
         assert "no output.checkpointDir" in str(lab.status("loses"))
 
     play(story())
+
+
+def test_a_job_with_a_standby_runs_and_grows_around_it(lab: Lab, play):
+    """The node has room for seven workers beside the master."""
+
+    async def story():
+        controller = lab.controller()
+        lab.job(high=8, elasticity={"standby": 1})
+        await lab.turn(controller)
+        assert lab.orders().workers == 4
+        lab.works(size=5)
+        lab.tells(ring=4, wanted=4, next_id=5, step_seconds={4: 1.0})
+        await lab.turn(controller)
+        assert lab.orders().workers == 6, "it grows, and the room of the one that stands by is taken"
+        lab.works(size=7)
+        lab.tells(ring=6, wanted=6, next_id=7, step_seconds={4: 1.0, 6: 0.7})
+        await lab.turn(controller)
+        assert lab.orders().workers == 6 and lab.status()["phase"] == "Running"
+        assert lab.status()["workers"] == {"ready": 6, "target": 6}
+        assert controller.figures.workers == {f"{NAMESPACE}/job": (6, 6)}
+        assert "its workers still start" not in lab.status()["plan"]["reason"]
+
+    play(story())
