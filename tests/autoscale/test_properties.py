@@ -319,3 +319,22 @@ def test_a_gpu_is_nothing_special() -> None:
     one = plan(Cluster([there]), [job], workers(job, {"n0": 1}), 0.0)
     two = plan(Cluster([same]), [other], workers(other, {"n0": 1}), 0.0)
     assert one.targets == two.targets == {"a": 3}
+
+
+@given(world=worlds(), policy=policies)
+@many
+def test_one_that_stands_by_is_like_a_pod_of_somebody_else(world: World, policy: Policy) -> None:
+    """It has its room, and nothing else is planned with it."""
+    there, jobs, pods = world
+    ready = {one.name for one in there.nodes if one.ready}
+    spare: dict[str, str] = {}
+    for number, job in enumerate(jobs):
+        mine = [pod.name for pod in pods if pod.job == job.name and pod.node in ready]
+        if len(mine) > 1:
+            spare[mine[-1]] = job.name
+            jobs[number] = replace(job, workers=len(mine) - 1)
+    with_standby = [replace(job, standby=int(job.name in spare.values())) for job in jobs]
+    strangers = [replace(p, role=Role.SERVICE, job="") if p.name in spare else p for p in pods]
+    found = plan(there, with_standby, pods, 50.0, policy)
+    assert found == plan(there, jobs, strangers, 50.0, policy)
+    assert not {name for decision in found.decisions.values() for name in decision.drain} & spare.keys()
