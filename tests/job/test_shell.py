@@ -16,6 +16,7 @@ from edl_allreduce.core.health import Activity
 from edl_allreduce.core.job import inbox, machine
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.protocol import NoteKind, Seat
+from edl_allreduce.core.rendezvous import LONGEST_VALUE
 from edl_allreduce.core.status import EventRecord
 from edl_allreduce.errors import UsageError
 from edl_allreduce.master.shell import JobShell
@@ -139,7 +140,7 @@ def test_in_a_rendezvous_members_speak_and_each_for_itself():
             protocol.KvPart(10**12, "b", 0, 2, b"evil"),
             protocol.KvPart(generation, "b", 0, 2, b"evil"),
             protocol.KvPart(generation, "b", 1, 1, b"evil"),
-            protocol.KvSet(generation, "a", b"x" * 70_000),
+            protocol.KvSet(generation, "a", b"x" * (LONGEST_VALUE + 1)),
         ]
         second.say(*foreign)
         stranger.say(foreign[1], protocol.KvSet(generation, "a", b"evil"))
