@@ -30,7 +30,7 @@ def problems(command: Command, spec: JobSpec, *, unreadable: frozenset[str]) -> 
     syntax = list(_syntax(spec))
     wrong = unreadable.union(*(flags for flags, _ in syntax))
     whole = [*_names(command, spec), *_numbers(command, spec), *_work(command, spec), *_cluster(spec, wrong)]
-    whole += _reproducible(spec)
+    whole += _reproducible(command, spec)
     return [text for _, text in syntax] + [text for flags, text in whole if wrong.isdisjoint(flags)]
 
 
@@ -149,7 +149,7 @@ def _work(command: Command, spec: JobSpec) -> Iterator[Problem]:
             yield (name,), f"--{name} is missing: {_WHY[name]}"
 
 
-def _reproducible(spec: JobSpec) -> Iterator[Problem]:
+def _reproducible(command: Command, spec: JobSpec) -> Iterator[Problem]:
     """What the same bits need."""
     if spec.verify_fingerprint and not _FINGERPRINT.fullmatch(spec.verify_fingerprint):
         yield (
@@ -182,13 +182,21 @@ def _reproducible(spec: JobSpec) -> Iterator[Problem]:
             "--reproducible and --gradient_compression exclude each other: exact sums cannot be rounded on "
             "their way.",
         )
-    most = max(spec.num_workers, spec.min_workers, spec.max_workers)
-    if spec.virtual_ranks < most:
-        yield (
-            ("virtual_workers",),
-            f"--virtual_workers={spec.virtual_ranks} is less than the {most} workers that the job may "
-            f"have: the others would have nothing to do. Give --virtual_workers={most} or a multiple of it.",
-        )
+    most = max(spec.num_workers, spec.min_workers)
+    if command is not Command.MASTER:  # whose job may have begun, and its parts cannot change any more
+        most = max(most, spec.max_workers)
+    if problem := too_few_parts(spec, most):
+        yield ("virtual_workers",), problem
+
+
+def too_few_parts(spec: JobSpec, workers: int) -> str:
+    """Why so many workers cannot all take part in a step of this job; empty when they can."""
+    if not spec.reproducible or spec.virtual_ranks >= workers:
+        return ""
+    return (
+        f"--virtual_workers={spec.virtual_ranks} is less than the {workers} workers that the job may "
+        f"have: the others would have nothing to do. Give --virtual_workers={workers} or a multiple of it."
+    )
 
 
 _WHY: Final = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_allreduce.spec import Command, ElasticBatch, JobSpec, parse_job, to_argv
+from edl_allreduce.spec import Command, ElasticBatch, GradientCompression, JobSpec, parse_job, to_argv
 from edl_allreduce.spec.declare import flag_of
 
 # Any text that a process can receive: no NUL.
@@ -89,7 +89,10 @@ def consistent(spec: JobSpec) -> JobSpec:
         spec = dataclasses.replace(spec, evaluation_steps=0)
     if not spec.reproducible:
         return dataclasses.replace(spec, verify_fingerprint="")
-    return dataclasses.replace(spec, elastic_batch=ElasticBatch.GLOBAL, virtual_workers=200)
+    none = GradientCompression.NONE
+    return dataclasses.replace(
+        spec, elastic_batch=ElasticBatch.GLOBAL, gradient_compression=none, virtual_workers=200
+    )
 
 
 def readable_by(command: Command, spec: JobSpec) -> JobSpec:

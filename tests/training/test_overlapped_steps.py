@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,9 @@ TINY = 1 / MEGABYTE
 class Ring(SoloRing):
     """Notes which sums were begun while a step ran, and can break at one of them when others have arrived."""
 
+    chained = True
+    """Each group waits for those before it. TensorFlow, too, keeps all that is stateful in that order."""
+
     def __init__(self) -> None:
         self.began: list[int] = []
         self.breaks_at: int | None = None
@@ -40,9 +45,10 @@ class Ring(SoloRing):
             rounded = self.sum([tf.cast(t, tf.float16) for t in tensors], group)
             return [tf.cast(r, t.dtype) for r, t in zip(rounded, tensors, strict=True)]
         # Groups come in the order of their numbers while the step is traced, and 0 is the last.
-        with tf.control_dependencies(self._arrived):
+        kinds = [t.dtype for t in tensors]
+        with tf.control_dependencies(self._arrived if self.chained else []):
             summed = tf.numpy_function(
-                lambda *values: self._summed(group, values), tensors, [t.dtype for t in tensors]
+                lambda *values: self._summed(group, values), tensors, kinds, stateful=self.chained
             )
         self._arrived = [] if group == 0 else [*self._arrived, *summed]
         for total, tensor in zip(summed, tensors, strict=True):
@@ -54,6 +60,38 @@ class Ring(SoloRing):
         if group == self.breaks_at:
             raise RuntimeError("the peer is gone")  # TensorFlow makes an UnknownError of it, as of Horovod's
         return values
+
+
+SETTLE_SECONDS = 0.5
+"""How long something is given to happen that must not."""
+
+
+class LateRing(Ring):
+    """Groups arrive in any order, and one of them after the last."""
+
+    chained = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: int | None = None
+        self.last_arrived = threading.Event()
+        self.changed: Any = lambda: False
+        """Whether what must not happen has happened."""
+
+    def _summed(self, group: int, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if group == self.late:
+            assert self.last_arrived.wait(20), "the last group did not arrive before this one"
+            settle(self.changed)
+        totals = super()._summed(group, values)
+        if group == 0:
+            self.last_arrived.set()
+        return totals
+
+
+def settle(changed: Any) -> None:
+    end = time.monotonic() + SETTLE_SECONDS
+    while not changed() and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def model():
@@ -187,6 +225,26 @@ def test_a_break_between_two_buckets_leaves_the_state_untouched_and_the_step_is_
     trainer.step(step)
     whole.step(step)
     same(whole, trainer)
+
+
+@pytest.mark.parametrize("on_nan", OnNan)
+def test_a_break_after_the_last_bucket_has_arrived_leaves_the_state_untouched(on_nan):
+    ring = LateRing()
+    trainer = make_trainer(ring, on_nan=on_nan, bucket_mb=TINY)
+    before = trainer.state()
+    weights = [v.numpy() for v in trainer.model.trainable_variables]
+    ring.changed = lambda: any(
+        not np.array_equal(v.numpy(), old)
+        for v, old in zip(trainer.model.trainable_variables, weights, strict=True)
+    )
+    ring.began.clear()
+    ring.last_arrived.clear()
+    ring.late = ring.breaks_at = 2
+    with pytest.raises(RingBroken):
+        trainer.step(StepInput(0, [part(0, BATCH)], 0, BATCH))
+    assert sorted(ring.began) == [*range(len(weights))] and ring.began[-1] == 2, "it failed after all others"
+    for expected, got in zip(before, trainer.state(), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_a_loss_that_is_not_finite_changes_nothing():

@@ -51,6 +51,25 @@ def changed(path: str, value: object) -> dict:
     return made
 
 
+@pytest.mark.parametrize(
+    ("training", "most"),
+    [
+        ({"batchWorkers": 2}, 4),
+        ({"batchWorkers": 2, "virtualWorkers": 3}, 3),
+        ({"batchWorkers": 2, "virtualWorkers": 24}, 8),
+    ],
+)
+def test_a_reproducible_job_whose_maximum_was_raised_goes_on_with_as_many_as_have_something_to_do(
+    training, most
+):
+    """What would let more of them work cannot be changed any more."""
+    job = from_object(changed("spec.training", {"reproducible": True, **training}))
+    assert job.max == most
+    told = [text for text in job.warnings if "spec.workers.max is 8" in text]
+    assert len(told) == (most < 8)
+    assert all(f"it gets at most {most} workers" in text for text in told)
+
+
 def test_a_good_one_is_read_whole():
     job = from_object(GOOD)
     assert (job.namespace, job.name, job.uid, job.generation) == ("team", "digits", "u-1", 3)

@@ -51,7 +51,10 @@ class TrainingJob:
 
     @property
     def max(self) -> int:
-        return self.spec.max_workers or self.spec.num_workers
+        """No more than have something to do: workers.max of a job that has begun may be raised at any time,
+        the parts of its steps are what they are."""
+        most = self.spec.max_workers or self.spec.num_workers
+        return min(most, self.spec.virtual_ranks or most)
 
     @property
     def queue(self) -> str:
@@ -93,6 +96,7 @@ def from_object(given: Object) -> TrainingJob:
         managed_by=checked(spec.get("managedBy", ""), str, ("managedBy",)),
         warnings=(
             *warnings,
+            *_idle(job),
             *(f"spec.{path} is unknown and has no effect." for path in unknown(written, spec_schema())),
         ),
     )
@@ -146,6 +150,15 @@ def _value(name: str, found: Any, path: tuple[str, ...]) -> Any:
     if minimum is not None and value < minimum:
         raise UsageError(f"{where}: must be at least {minimum:g}, is {value:g}")
     return value
+
+
+def _idle(job: JobSpec) -> Iterator[str]:
+    if validate.too_few_parts(job, job.max_workers):
+        yield (
+            f"spec.workers.max is {job.max_workers}, and each step of this reproducible job is cut into "
+            f"{job.virtual_ranks} parts (spec.training.virtualWorkers), which cannot change: it gets at most "
+            f"{job.virtual_ranks} workers."
+        )
 
 
 def _problems(job: JobSpec) -> Iterator[str]:

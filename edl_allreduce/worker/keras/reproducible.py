@@ -259,10 +259,9 @@ class ReproducibleTrainer(Trainer):
         return []
 
     def _checksum_graph(self) -> list[Any]:
-        """Changes with any single element of the model; a sum of words, as fast as memory is read. What is
-        wrong in the optimizer shows in the weights of that rank after the next update, before any other rank
-        has taken something of it."""
-        sums = [_sum_of_words(v.value) * (2 * place + 1) for place, v in enumerate(self.model.variables)]
+        """Changes with any single element of the state; a sum of words, as fast as memory is read. The
+        optimizer's too: low bits of it can rot for long before a weight shows it, and be in checkpoints."""
+        sums = [_sum_of_words(v.value) * (2 * place + 1) for place, v in enumerate(self._variables())]
         return [tf.add_n(sums)]
 
     # ------------------------------------------------------------------------------------------ state

@@ -359,10 +359,14 @@ class Trainer(InTwoParts):
         control = tf.concat([own[:LOSS], [loss * batch], own[LOSS:]], axis=0)
         reduced, total = self._summed(sums, control)
         if self._on_nan is OnNan.STOP:
-            total = tf.debugging.check_numerics(total, NOT_FINITE)
-            if self._halved and not isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-                count = len(self._trainable)  # a loss that explodes shows here first
-                reduced[:count] = [tf.debugging.check_numerics(g, NOT_FINITE) for g in reduced[:count]]
+            # When all sums have arrived: a step that failed before might never begin some of them, and the
+            # other ranks would wait for those. TensorFlow's own order of stateful operations happens to
+            # give the same, as long as nobody changes the order of these lines.
+            with tf.control_dependencies([*reduced, total]):
+                total = tf.debugging.check_numerics(total, NOT_FINITE)
+                if self._halved and not isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+                    count = len(self._trainable)  # a loss that explodes shows here first
+                    reduced[:count] = [tf.debugging.check_numerics(g, NOT_FINITE) for g in reduced[:count]]
         # The shares are of all records; without the bad ones that were left out they sum to less than one.
         scale = tf.math.divide_no_nan(batch, total[WEIGHT])
         if self._on_nan is not OnNan.SKIP:

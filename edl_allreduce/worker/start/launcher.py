@@ -17,6 +17,7 @@ from edl_allreduce.contract import EXIT_INTERRUPTED
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import EdlError, SetupError, UsageError
 from edl_allreduce.spec import JobSpec, ParsedJob
+from edl_allreduce.spec.validate import too_few_parts
 from edl_allreduce.worker.lone import LoneMaster
 from edl_allreduce.worker.start import signals
 from edl_allreduce.worker.start.tensorflow_import import import_tensorflow
@@ -57,7 +58,10 @@ def launched_job(parsed: ParsedJob, launcher: Launcher) -> JobSpec:
         if not getattr(parsed.spec, flag):
             raise UsageError(f"--{flag} is missing: without a master every rank needs all flags of the job.")
     workers = parsed.spec.num_workers if "num_workers" in parsed.given else launcher.size
-    return dataclasses.replace(parsed.spec, worker_id=launcher.rank, num_workers=workers)
+    spec = dataclasses.replace(parsed.spec, worker_id=launcher.rank, num_workers=workers)
+    if problem := too_few_parts(spec, launcher.size):
+        raise UsageError(problem)
+    return spec
 
 
 def run_static(spec: JobSpec, launcher: Launcher) -> int:
