@@ -7,7 +7,7 @@ import os
 import pytest
 
 from edl_allreduce.core.audit import Applied, Begin, Fed, Manifest
-from edl_allreduce.core.protocol import WARNING
+from edl_allreduce.core.protocol import NoteKind
 from edl_allreduce.errors import UsageError
 from edl_allreduce.storage.remote import store
 from edl_allreduce.storage.url import place
@@ -97,7 +97,7 @@ def test_storage_that_fails_ends_the_audit_and_not_the_training(bucket, gate, mo
     step(diary, 0)
     diary.flush()
     assert gate.done["503"] > 0
-    assert [note.kind for note in told] == [WARNING]
+    assert [note.kind for note in told] == [NoteKind.WARNING]
     assert "what comes now is not proved" in told[0].text
     step(diary, 1)
 
