@@ -48,4 +48,5 @@ def bucket(request, gate):
 
 def _forget():
     remote._opened.cache_clear()
+    remote._granted.clear()
     blocks.cache.cache_clear()

@@ -244,3 +244,12 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatc
     monkeypatch.setattr(fsspec, "filesystem", missing)
     with pytest.raises(SetupError, match=r"pip install 'edl-allreduce\[azure\]'"):
         store().look(Url("az", "box/name"))
+
+
+def test_a_listing_of_many_pages_may_take_longer_than_one_request(tmp_path, bucket, gate, monkeypatch):
+    for number in range(3):
+        store().write(place(f"{bucket}/{number}"), b"")
+    monkeypatch.setattr(remote, "ATTEMPT_SECONDS", 0.05)
+    gate.fault = lambda method, path, number: "slow"
+    assert len(store(0).below(place(bucket))) == 3
+    assert gate.done["slow"] > 0
