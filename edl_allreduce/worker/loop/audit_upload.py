@@ -25,7 +25,7 @@ from typing import Final
 
 from edl_allreduce import clock
 from edl_allreduce.errors import StorageError
-from edl_allreduce.storage.blocks import cache
+from edl_allreduce.storage.blocks import AUDIT, cache
 from edl_allreduce.storage.remote import store
 from edl_allreduce.storage.url import Url
 from edl_allreduce.worker.threads import supervised
@@ -40,7 +40,7 @@ _RUN: Final = re.compile(r"run-(\d{1,9})\.json")
 
 def staging(url: Url) -> Path:
     """Where diaries for this place are written on this machine."""
-    directory = cache().directory / "audit" / hashlib.sha256(str(url).encode()).hexdigest()[:32]
+    directory = cache().directory / AUDIT / hashlib.sha256(str(url).encode()).hexdigest()[:32]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return directory
 
