@@ -5,11 +5,12 @@ A file may be an object of object storage; `pread` and `read_spans` read from bo
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,6 +54,13 @@ class DataFile:
     def on_this_machine(self) -> Path:
         """For readers that need a file: an object is fetched as a whole."""
         return OpenObject(self.path).local_copy() if isinstance(self.path, Object) else self.path
+
+
+def versions_of(files: Iterable[DataFile]) -> str:
+    """A digest of what tells the contents of objects apart that have the same name and size; empty for files
+    on a disk. It is no part of a fingerprint: the same data has another version in another bucket."""
+    marks = [f"{file.name}\0{file.path.version}\0" for file in files if isinstance(file.path, Object)]
+    return hashlib.sha256("".join(marks).encode("utf-8", "surrogateescape")).hexdigest()[:16] if marks else ""
 
 
 class FilePool:

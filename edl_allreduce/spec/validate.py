@@ -10,6 +10,7 @@ from edl_allreduce.spec.choices import ElasticBatch, GradientCompression, OnNan,
 from edl_allreduce.spec.declare import Command, Group, flag_of
 from edl_allreduce.spec.job import JobSpec
 from edl_allreduce.spec.typed import TYPED, problem_of
+from edl_allreduce.storage.url import is_url
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
@@ -30,7 +31,7 @@ def problems(command: Command, spec: JobSpec, *, unreadable: frozenset[str]) -> 
     syntax = list(_syntax(spec))
     wrong = unreadable.union(*(flags for flags, _ in syntax))
     whole = [*_names(command, spec), *_numbers(command, spec), *_work(command, spec), *_cluster(spec, wrong)]
-    whole += _reproducible(command, spec)
+    whole += [*_reproducible(command, spec), *_on_disks(spec)]
     return [text for _, text in syntax] + [text for flags, text in whole if wrong.isdisjoint(flags)]
 
 
@@ -147,6 +148,14 @@ def _work(command: Command, spec: JobSpec) -> Iterator[Problem]:
     for name in _required_data(command, spec):
         if not getattr(spec, name):
             yield (name,), f"--{name} is missing: {_WHY[name]}"
+
+
+def _on_disks(spec: JobSpec) -> Iterator[Problem]:
+    """What a URL would make a directory of this name of, without a word."""
+    for name in ("job_dir", "log_file_path", "report"):
+        given = str(getattr(spec, name))
+        if is_url(given):
+            yield (name,), f"--{name}={given}: cannot be in object storage; give a path."
 
 
 def _reproducible(command: Command, spec: JobSpec) -> Iterator[Problem]:

@@ -39,6 +39,8 @@ THREADS: Final = 16
 """Requests at the same time, when records of many places are wanted."""
 MOST_BYTES: Final = 64 << 30
 """What the cache may take when nobody says another number, and at most half of the disk's room."""
+AUDIT: Final = "audit"
+"""A folder beside those of objects: diaries on their way (`worker.loop.audit_upload`)."""
 _WHOLE: Final = "whole"
 _FRESH_SECONDS: Final = 60.0
 """How exactly it is known when a block was used."""
@@ -81,21 +83,34 @@ class BlockCache:
 
     def sweep(self) -> None:
         """Remove what was not used for longest, until nine tenths of the limit are left."""
+        fresh = clock.wall() - _FRESH_SECONDS
         found: list[tuple[float, int, str]] = []
         for folder in _entries(self.directory):
-            for entry in _entries(Path(folder.path)):
+            inside = _entries(Path(folder.path))
+            if not inside and folder.name != AUDIT:
+                _remove_folder(Path(folder.path), before=fresh)
+            for entry in inside:
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     found.append((status.st_mtime, status.st_size, entry.path))
         total = sum(size for _, size, _ in found)
         if total <= self.limit:
             return
-        for _, size, path in sorted(found):
+        for used, size, path in sorted(found):
+            if used > fresh and Path(path).name == _WHOLE:
+                continue  # somebody was given its name, and has not opened it yet
             with suppress(OSError):
                 os.unlink(path)  # noqa: PTH108  whoever has it open reads on
                 total -= size
             if total <= self.limit * 9 // 10:
                 return
+
+
+def _remove_folder(folder: Path, before: float) -> None:
+    """An empty one that nobody just made in order to fill it."""
+    with suppress(OSError):
+        if folder.stat().st_mtime < before:
+            folder.rmdir()
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:
@@ -121,10 +136,20 @@ def cache() -> BlockCache:
         ) from error
 
 
+def _held(directory: Path) -> int:
+    """What the cache has taken of the disk's room already."""
+    total = 0
+    for folder in _entries(directory):
+        for entry in _entries(Path(folder.path)):
+            with suppress(OSError):
+                total += entry.stat(follow_symlinks=False).st_size
+    return total
+
+
 def _limit(directory: Path) -> int:
     given = os.environ.get(CACHE_GIB, "")
     if not given:
-        return min(MOST_BYTES, shutil.disk_usage(directory).free // 2)
+        return min(MOST_BYTES, (shutil.disk_usage(directory).free + _held(directory)) // 2)
     try:
         gib = float(given)
     except ValueError:
@@ -174,12 +199,13 @@ class OpenObject:
         }
         missing = sorted(number for number in wanted if not self._kept(number))
         if len(missing) > 1:
-            list(requests().map(self._fetch, missing))
+            for _ in requests().map(self._fetch_for_later, missing):
+                pass
 
     def local_copy(self) -> Path:
         """All of it in one file, for readers that need one."""
         path = self._folder / _WHOLE
-        if not (path.exists() and path.stat().st_size == self.size):
+        if not self._is_fresh(path):
             if self.size > self._cache.limit:
                 raise DataError(
                     f"{self.object}: is of a format that is read as one file, and its {self.size >> 20} MiB "
@@ -194,8 +220,15 @@ class OpenObject:
                     file.stream.write(self._store.read(self.object, start, stop))
                 self._refuse_other_version()
             self._cache.grown(self.size)
-        os.utime(path)
         return path
+
+    def _is_fresh(self, path: Path) -> bool:
+        """Whether it is there; if so, no sweep takes it for a while."""
+        try:
+            os.utime(path)
+            return path.stat().st_size == self.size
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Nothing is held."""
@@ -253,6 +286,10 @@ class OpenObject:
             with self._changed:
                 self._fetching.difference_update(run)
                 self._changed.notify_all()
+
+    def _fetch_for_later(self, number: int) -> None:
+        """Into the cache: what many threads fetch at once must not be in memory at once."""
+        self._fetch(number)
 
     def _run(self, number: int) -> range:
         """Which blocks to ask for: twice as many as the last time when this is where that one ended."""

@@ -17,7 +17,15 @@ from typing import Any, Final, TypeVar
 
 from edl_allreduce import clock, outside
 from edl_allreduce.contract import STORAGE_SECONDS
-from edl_allreduce.errors import ObjectMissing, SetupError, StorageError, StorageRefused, UsageError
+from edl_allreduce.errors import (
+    DataError,
+    EdlError,
+    ObjectMissing,
+    SetupError,
+    StorageError,
+    StorageRefused,
+    UsageError,
+)
 from edl_allreduce.storage.url import EXTRAS, Object, Url
 
 log = logging.getLogger(__name__)
@@ -25,19 +33,23 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 120.0
-"""How long a request that fails is made again. Stores that restart or shed load are back after less."""
+"""How long a request that fails is made again, from its first failure on; it gets a second attempt whatever
+the first one took. Stores that restart or shed load are back after less."""
 ATTEMPT_SECONDS: Final = 60.0
 """How long one request for little may take; nobody waits for an answer that was lost."""
 SLOWEST: Final = 1 << 20
 """Bytes per second of a link that is still worth waiting for."""
+LISTING_SECONDS: Final = 3600.0
+"""How long a listing may take, which comes in pages of a thousand names; each page has the limit of the
+library, a minute without a byte with S3."""
 _FIRST_REST: Final = 0.1
 _LONGEST_REST: Final = 5.0
 _PIECE: Final = 16 << 20
+_NO_SUCH_RANGE: Final = 416
 
-_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    # One layer that tries again is enough, and it has a deadline: ours.
-    "s3": {"config_kwargs": {"retries": {"total_max_attempts": 1}}},
-}
+_ATTEMPTS: Final = 3
+"""Of the library, for each part of what has many: an upload, or a listing, need not begin anew for one. For
+all else one layer that tries again is enough, and it has a deadline: ours."""
 _CREDENTIALS: Final = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, ~/.aws, or the role of the pod or "
     "machine",
@@ -65,10 +77,16 @@ _REFUSED_NAMES: Final = frozenset(
     | {"ClientAuthenticationError", "CredentialUnavailableError", "ParamValidationError"}
 )
 """Errors of the libraries, which may not be loaded here, that another attempt does not change."""
+_REFUSED_CODES: Final = frozenset({"InvalidBucketName", "KeyTooLongError", "EntityTooLarge"})
+"""The same of S3's answers with status 400; its others (a slow body, a wrong digest) are weather."""
+
+_granted: Final[set[tuple[str, Url]]] = set()
+"""What this process was allowed to do, and where: a refusal there is a token that is being renewed."""
 
 
 class _Kind(Enum):
     MISSING = auto()
+    FORBIDDEN = auto()
     REFUSED = auto()
     WEATHER = auto()
 
@@ -100,13 +118,24 @@ class Store:
         return True
 
     def read(self, url: Url, start: int, stop: int) -> bytes:
-        """Exactly these bytes of an object that has them."""
+        """Exactly these bytes of an object that has them; DataError when it has them no more."""
 
         def ask(files: Any, path: str) -> bytes:
-            data: bytes = self._call(files, "cat_file", path, start=start, end=stop, size=stop - start)
-            if len(data) != stop - start:
-                raise OSError(f"{stop - start} bytes were asked for, {len(data)} came")
-            return data
+            data = b""
+            try:
+                data = self._call(files, "cat_file", path, start=start, end=stop, size=stop - start)
+            except Exception as error:
+                if _status(error) != _NO_SUCH_RANGE:
+                    raise
+            if len(data) == stop - start:
+                return data
+            now = int(self._call(files, "info", path)["size"])
+            if now < stop:
+                raise DataError(
+                    f"{url}: was replaced while the job reads it: had at least {stop} bytes, has {now} now; "
+                    "data must stay as it is while a job runs. Start the job again"
+                )
+            raise OSError(f"{stop - start} bytes were asked for, {len(data)} came")
 
         return self._patiently("read", url, ask) if stop > start else b""
 
@@ -121,7 +150,7 @@ class Store:
         """Every object whose name begins with this one and a slash, or the one that has exactly this name."""
 
         def ask(files: Any, path: str) -> list[Object]:
-            found: dict[str, Any] = self._call(files, "find", path, detail=True)
+            found: dict[str, Any] = self._call(files, "find", path, detail=True, limit=LISTING_SECONDS)
             named = ((_relative(path, name), info) for name, info in found.items())
             return sorted(
                 _object(url / relative if relative else url, info)
@@ -130,7 +159,7 @@ class Store:
             )
 
         try:
-            return self._patiently("listed", url, ask)
+            return self._patiently("listed", url, ask, parts=True)
         except ObjectMissing:
             return []
 
@@ -157,6 +186,7 @@ class Store:
             "written",
             url,
             lambda files, path: self._call(files, "put_file", str(local), path, size=size),
+            parts=True,
         )
 
     def delete(self, urls: Iterable[Url]) -> None:
@@ -169,38 +199,73 @@ class Store:
 
     # --------------------------------------------------------------------------------------------- requests
 
-    def _call(self, files: Any, name: str, *arguments: Any, size: int = 0, **options: Any) -> Any:
+    def _call(
+        self,
+        files: Any,
+        name: str,
+        *arguments: Any,
+        size: int = 0,
+        limit: float = ATTEMPT_SECONDS,
+        **options: Any,
+    ) -> Any:
         """One request. Libraries that work asynchronously get a limit, so that none is waited for in vain."""
         if not files.async_impl:
             return getattr(files, name)(*arguments, **options)
         from fsspec.asyn import sync
 
-        seconds = ATTEMPT_SECONDS + size / SLOWEST
+        seconds = limit + size / SLOWEST
         return sync(files.loop, getattr(files, f"_{name}"), *arguments, timeout=seconds, **options)
 
-    def _patiently(self, done: str, url: Url, ask: Callable[[Any, str], T]) -> T:
-        files = _file_system(url)
-        path: str = files._strip_protocol(str(url))  # what every method of fsspec calls first
-        deadline = clock.now() + self._patience
+    def _patiently(self, done: str, url: Url, ask: Callable[[Any, str], T], *, parts: bool = False) -> T:
+        """`parts`: one call is many requests, of which the library makes each again."""
+        deadline: float | None = None
         for rest in _rests():
+            files = _file_system(url, parts)
+            path: str = files._strip_protocol(str(url))  # what every method of fsspec calls first
             try:
-                return ask(files, path)
-            except (AttributeError, ImportError, TypeError):
-                raise  # a mistake in a program, and no answer of the storage
+                answer = ask(files, path)
+            except (AttributeError, EdlError, ImportError, TypeError):
+                raise  # a mistake in a program, or told already
             except Exception as error:
                 match _kind(error):
                     case _Kind.MISSING:
                         raise ObjectMissing(f"{url}: there is no such object or bucket") from error
                     case _Kind.REFUSED:
                         raise StorageRefused(_refusal(done, url, error)) from error
-                if clock.now() + rest > deadline:
+                    case _Kind.FORBIDDEN if not _was_granted(done, url):
+                        raise StorageRefused(_refusal(done, url, error)) from error
+                    case _Kind.FORBIDDEN:
+                        _opened.cache_clear()  # the next client looks for credentials anew
+                if deadline is None:
+                    deadline = clock.now() + self._patience
+                elif clock.now() + rest > deadline:
                     raise StorageError(
                         f"{url}: could not be {done} for {self._patience:.0f} s ({_words(error)}); check "
                         f"that the storage can be reached from here ({STORAGE_SECONDS} says how long to try)"
                     ) from error
                 log.info("%s: not %s (%s); once more in %.1f s", url, done, _words(error), rest)
+            else:
+                _grant(done, url)
+                return answer
             clock.sleep(rest)
         raise AssertionError("the rests between attempts never end")
+
+
+def _grant(done: str, url: Url) -> None:
+    url = Url(url.scheme, url.path)  # an Object is not equal to its name
+    if done in ("found", "read"):
+        _granted.add((done, url))
+    if done != "found":
+        _granted.add((done, url.parent))
+
+
+def _was_granted(done: str, url: Url) -> bool:
+    """Rights go by folders. Where listing is forbidden, S3 calls forbidden what is only missing: to look for
+    one object proves nothing about its neighbour."""
+    url = Url(url.scheme, url.path)
+    if done == "found":
+        return not _granted.isdisjoint({("found", url), ("read", url)})
+    return not _granted.isdisjoint({(done, url.parent), (done, url.parent.parent)})
 
 
 def store(patience: float | None = None) -> Store:
@@ -216,15 +281,17 @@ def _patience() -> float:
         raise UsageError(f"{STORAGE_SECONDS}={given}: expected a number of seconds") from None
 
 
-def _file_system(url: Url) -> Any:
+def _file_system(url: Url, parts: bool) -> Any:
     # The name of a Hadoop is in the URL; buckets of the others share one client.
-    return _opened(url.scheme, str(url) if url.scheme == "hdfs" else "")
+    return _opened(url.scheme, str(url) if url.scheme == "hdfs" else "", _ATTEMPTS if parts else 1)
 
 
 @functools.lru_cache(maxsize=16)
-def _opened(scheme: str, address: str) -> Any:
+def _opened(scheme: str, address: str, attempts: int) -> Any:
     extra = EXTRAS[scheme]
-    options = {"use_listings_cache": False, "skip_instance_cache": True, **_OPTIONS.get(scheme, {})}
+    options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+    if scheme == "s3":
+        options["config_kwargs"] = {"retries": {"total_max_attempts": attempts}}
     try:
         import fsspec
 
@@ -240,7 +307,7 @@ def _opened(scheme: str, address: str) -> Any:
     except (OSError, ValueError) as error:
         raise StorageRefused(f"{scheme}:// cannot be opened: {_words(error)}") from error
     if scheme == "s3":
-        files.retries = 1
+        files.retries = attempts
     for talkative in ("gcsfs", "s3fs", "aiobotocore", "azure"):  # what they raise is told once, by us
         logging.getLogger(talkative).setLevel(logging.CRITICAL)
     return files
@@ -272,18 +339,16 @@ def _kind(error: BaseException) -> _Kind:
     match _status(error):
         case 404:
             return _Kind.MISSING
-        case 408 | 409 | 425 | 429:
-            return _Kind.WEATHER
-        case int(status) if 400 <= status < 500:
-            return _Kind.REFUSED
+        case 401 | 403:
+            return _Kind.FORBIDDEN
     if isinstance(error, FileNotFoundError):
         return _Kind.MISSING
     if isinstance(error, PermissionError):
-        return _Kind.REFUSED
-    if {kind.__name__ for kind in type(error).__mro__} & _REFUSED_NAMES:
+        return _Kind.FORBIDDEN
+    if {kind.__name__ for kind in type(error).__mro__} & _REFUSED_NAMES or _code(error) in _REFUSED_CODES:
         return _Kind.REFUSED
     if type(error) is OSError and error.errno is None and str(error).startswith("Forbidden"):
-        return _Kind.REFUSED  # gcsfs has no other sign for a 403
+        return _Kind.FORBIDDEN  # gcsfs has no other sign for a 403
     return _Kind.WEATHER
 
 
@@ -293,12 +358,21 @@ def _status(error: BaseException) -> int | None:
         code = getattr(error, name, None)
         if isinstance(code, int):
             return code
+    code = _s3_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return code if isinstance(code, int) else None
+
+
+def _code(error: BaseException) -> str:
+    """S3's own word for it."""
+    return str(_s3_answer(error).get("Error", {}).get("Code", ""))
+
+
+def _s3_answer(error: BaseException) -> Mapping[str, Any]:
     for seen in (error, error.__cause__):  # s3fs wraps what botocore says
         answer = getattr(seen, "response", None)
         if isinstance(answer, dict):
-            code = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return code if isinstance(code, int) else None
-    return None
+            return answer
+    return {}
 
 
 def _refusal(done: str, url: Url, error: BaseException) -> str:

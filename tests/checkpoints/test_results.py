@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -12,6 +13,9 @@ import tensorflow as tf
 
 from edl_allreduce import files
 from edl_allreduce.core import protocol
+from edl_allreduce.errors import StorageError
+from edl_allreduce.storage.remote import Store, store
+from edl_allreduce.storage.url import Url, place
 from edl_allreduce.worker.keras.export import write_model, write_pass
 from edl_allreduce.worker.keras.summaries import Summaries
 from edl_allreduce.worker.loop.steps import Written
@@ -99,6 +103,22 @@ def test_the_model_of_each_epoch_has_a_directory_that_is_done(model, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["pass-00002"]
     names = sorted(p.name for p in (tmp_path / "pass-00002").iterdir())
     assert names == sorted(["done", *(f"{v.path.replace('/', '.')}.npy" for v in model.variables)])
+
+
+def test_the_model_of_an_epoch_that_is_uploaded_again_is_not_done_before_all_of_it_is_there(
+    model, monkeypatch
+):
+    pytest.importorskip("fsspec")
+    url = place("memory://box/passes")
+    write_pass(model, str(url), 2)
+    assert store().exists(url / "pass-00002" / "done")
+
+    def fails(self: Store, local: Path, url: Url) -> None:
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(Store, "upload", fails)
+    write_pass(model, str(url), 2)
+    assert not store().exists(url / "pass-00002" / "done")
 
 
 def test_curves_that_cannot_be_written_are_told_once_and_training_goes_on(tmp_path):

@@ -257,6 +257,13 @@ def test_what_a_job_does_follows_from_its_data(argv, job_type):
     assert parse_job("master", argv).spec.job_type is job_type
 
 
+@pytest.mark.parametrize("name", ["job_dir", "log_file_path", "report"])
+def test_object_storage_is_refused_where_a_file_is_needed(name):
+    told = problem("train", *TRAIN, f"--{name}=s3://box/place")
+    assert f"--{name}=s3://box/place: cannot be in object storage; give a path." in told
+    assert getattr(spec_of(f"--{name}=place"), name) == "place"
+
+
 def test_prediction_together_with_training_is_refused():
     message = problem("master", *TRAIN, "--prediction_data=p", "--checkpoint_dir_for_init=c")
     assert "exclude each other" in message

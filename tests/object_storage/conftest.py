@@ -1,4 +1,4 @@
-"""A real S3 server behind a gate that can refuse, cut and delay."""
+"""An emulator of S3 behind a gate that can refuse, cut and delay."""
 
 from __future__ import annotations
 
@@ -48,4 +48,5 @@ def bucket(request, gate):
 
 def _forget():
     remote._opened.cache_clear()
+    remote._granted.clear()
     blocks.cache.cache_clear()

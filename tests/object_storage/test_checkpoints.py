@@ -117,6 +117,17 @@ def test_a_damaged_part_is_noticed_and_the_one_before_is_used(bucket):
     assert broken == [f"the checkpoint {bucket}/version-20 is corrupt: the checksum of state.bin is wrong"]
 
 
+def test_a_damaged_one_of_the_same_step_is_written_again_and_the_good_ones_stay_till_then(bucket):
+    saved(bucket, 10, 20)
+    (state,) = [f for f in store().below(place(f"{bucket}/version-20")) if f.name.startswith("state-")]
+    store().write(state.url, bytes(state.size))
+    (told,) = saved(bucket, 20, keep=1)
+    assert told.error == ""
+    loaded, broken = newest(shelf(bucket))
+    assert loaded is not None and loaded.contents.step == 20 and not broken
+    assert len(store().below(place(f"{bucket}/version-20"))) == 3, "nothing is left of the damaged one"
+
+
 def test_another_writer_of_the_same_step_does_no_harm(bucket, monkeypatch):
     """One that was believed dead and comes late writes parts of its own, never over those of another."""
     late = shelf(bucket)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from edl_allreduce.contract import CACHE_GIB, STORAGE_SECONDS
+from edl_allreduce.core.course import differences
+from edl_allreduce.data.locate import locate
 from edl_allreduce.data.opening import open_source
 from edl_allreduce.data.recordio import RecordIOWriter
 from edl_allreduce.data.tfrecord import TFRecordWriter
@@ -16,6 +19,7 @@ from edl_allreduce.errors import DataError, SetupError, StorageError, StorageRef
 from edl_allreduce.storage import blocks, remote
 from edl_allreduce.storage.remote import store
 from edl_allreduce.storage.url import Url, place
+from edl_allreduce.worker.keras.fingerprint import of_objects
 
 pytestmark = pytest.mark.programs
 
@@ -244,3 +248,31 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatc
     monkeypatch.setattr(fsspec, "filesystem", missing)
     with pytest.raises(SetupError, match=r"pip install 'edl-allreduce\[azure\]'"):
         store().look(Url("az", "box/name"))
+
+
+def test_a_listing_of_many_pages_may_take_longer_than_one_request(tmp_path, bucket, gate, monkeypatch):
+    for number in range(3):
+        store().write(place(f"{bucket}/{number}"), b"")
+    monkeypatch.setattr(remote, "ATTEMPT_SECONDS", 0.05)
+    gate.fault = lambda method, path, number: "slow"
+    assert len(store(0).below(place(bucket))) == 3
+    assert gate.done["slow"] > 0
+
+
+@pytest.mark.parametrize("write", [tfrecords, csv, npy, parquet, images])
+def test_a_worker_that_finds_another_version_differs_from_the_rest(write, tmp_path, bucket):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write(folder)
+    put(folder, bucket)
+    first, same_again = open_source(bucket), open_source(bucket)
+    assert of_objects(first) == of_objects(same_again) != {}
+    assert of_objects(open_source(str(folder))) == {}
+    found = next(one for one in store().below(place(bucket)) if not one.name.startswith("."))  # no index
+    data = bytearray(store().read(found, 0, found.size))
+    data[-1] ^= 1
+    store().write(found.url, bytes(data))
+    files = locate(bucket, None).files  # of the same names and sizes
+    assert differences(of_objects(first), of_objects(SimpleNamespace(files=files))) == (
+        "versions of the data's objects"
+    )

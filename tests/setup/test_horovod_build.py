@@ -147,6 +147,11 @@ def test_other_libraries_for_gpus_are_refused(tmp_path):
         build.target_for(Path(sys.executable), {"HOROVOD_GPU_OPERATIONS": "MPI"})
 
 
+def test_an_option_for_gpus_that_is_0_is_none():
+    off = build.target_for(Path(sys.executable), {"HOROVOD_GPU_OPERATIONS": "0"})
+    assert off == build.target_for(Path(sys.executable), {})
+
+
 def test_the_mpi_beside_python_is_taken_and_found_again_from_the_library(tmp_path):
     for program in ("mpicxx", "mpirun"):
         (tmp_path / program).write_text("#!/bin/sh\necho mpirun 'of a test' 1.2\necho more\n")

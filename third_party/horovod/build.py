@@ -244,7 +244,7 @@ def target_for(python: Path, environ: Mapping[str, str] = os.environ) -> Target:
     options = build_options(environ)
     if ("HOROVOD_WITH_MPI", "1") in options:
         options += (("EDL_MPI", which_mpi(python, environ)),)
-    asked = environ.get("HOROVOD_GPU_OPERATIONS") or "NCCL"
+    asked = dict(options).get("HOROVOD_GPU_OPERATIONS", "NCCL")
     if asked != "NCCL":
         raise SetupError(f"HOROVOD_GPU_OPERATIONS={asked} cannot be built here; NCCL can.")
     if for_gpus(dict(options)):

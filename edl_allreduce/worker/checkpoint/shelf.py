@@ -170,14 +170,18 @@ class BucketShelf:
         return found
 
     def _is_whole(self, path: Url) -> bool:
-        there = {one.name for one in self._store.below(path)}
-        if DONE not in there:
-            return False
+        """Whether this checkpoint is there; a broken one is cleared away, but no parts of other writers."""
         try:
             done = self._store.whole(path / DONE, SMALL_FILE)
         except ObjectMissing:
             return False
-        return set(part_names(done)) <= there
+        try:
+            self.read(path)
+        except CheckpointError as error:
+            log.warning("%s; it is replaced", error)
+            self._store.delete(path / name for name in (DONE, *part_names(done)))
+            return False
+        return True
 
     def _discard(self, step: int) -> None:
         """`done` first: what is half deleted must not look like a torn checkpoint."""

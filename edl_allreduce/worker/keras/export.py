@@ -145,7 +145,10 @@ def _upload_pass(model: Any, target: Url, number: int) -> None:
     with tempfile.TemporaryDirectory(prefix="pass-") as scratch:
         write_pass(model, scratch, number)
         name = f"pass-{number:05d}"
+        if not (Path(scratch) / name / "done").exists():
+            return  # no room here, which was told
         try:
+            store().delete([target / name / "done"])  # of an earlier run: what follows replaces its files
             _put(Path(scratch) / name, target / name, last="done")
         except StorageError as error:  # training goes on, as with a full disk
             log.error("%s could not be written: %s", target / name, error)

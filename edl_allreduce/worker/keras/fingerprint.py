@@ -21,6 +21,8 @@ import tensorflow as tf
 
 from edl_allreduce.cluster.pinned import OURS, digest
 from edl_allreduce.core.course import DIGEST
+from edl_allreduce.data.files import versions_of
+from edl_allreduce.data.source import RecordSource
 from edl_allreduce.spec import JobSpec
 from edl_allreduce.worker.keras.pinned_imports import PinnedLoader
 
@@ -43,6 +45,12 @@ def of_model(spec: JobSpec, path: Path, model: Any, optimizer: Any) -> dict[str,
         **_optimizer(optimizer),
         **_versions(),
     }
+
+
+def of_objects(source: RecordSource) -> dict[str, str]:
+    """For data in object storage: a worker that finds another version of an object must not join the rest."""
+    versions = versions_of(getattr(source, "files", ()))  # a reader of the model file has none
+    return {"versions of the data's objects": f"{DIGEST}{versions}"} if versions else {}
 
 
 ARITHMETIC = ("avx", "fma", "f16c", "amx", "sse4", "asimd", "sve", "bf16")

@@ -64,7 +64,7 @@ def assemble(
         ring=ring,
         trainer=program.trainer,
         schedule=program.schedule,
-        diary=Diary(spec.audit_dir, seat.worker_id, seat.uid, orders.send),
+        diary=Diary(spec.audit_dir, seat.worker_id, seat.uid, orders.send, spec.job_name),
         open_feed=program.open_feed,
         export=program.export,
         checkpoints=_checkpoints(spec, program, orders),

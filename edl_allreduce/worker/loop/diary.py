@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from edl_allreduce import files
+from edl_allreduce import clock, files
 from edl_allreduce.core import protocol
 from edl_allreduce.core.audit import (
     MAX_PROBLEMS,
@@ -31,12 +31,20 @@ from edl_allreduce.core.audit import (
     Verdict,
     judge,
 )
-from edl_allreduce.errors import DataError, ObjectMissing, StorageError, UsageError
+from edl_allreduce.errors import DataError, ObjectMissing, UsageError
 from edl_allreduce.reading import SMALL_FILE, UNDECODABLE, small_file
 from edl_allreduce.storage.remote import store
 from edl_allreduce.storage.url import Url, place
 from edl_allreduce.worker import disk
-from edl_allreduce.worker.loop.audit_upload import AuditUpload, fetch, send_left_over, staging
+from edl_allreduce.worker.loop.audit_upload import (
+    FLUSH_SECONDS,
+    AuditUpload,
+    fetch,
+    is_written,
+    number_by_time,
+    send_left_over,
+    staging,
+)
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +71,7 @@ class Diary:
         worker_id: int,
         uid: str,
         send: Callable[[protocol.Note], None] = lambda note: None,
+        job_name: str = "",
     ) -> None:
         self._shown = directory
         self._send = send
@@ -71,7 +80,7 @@ class Diary:
         self._directory = Path()
         if directory:
             where = place(directory)
-            self._directory = staging(where) if isinstance(where, Url) else where
+            self._directory = staging(where, job_name) if isinstance(where, Url) else where
             path = self._directory / f"worker-{worker_id}-{uid}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
@@ -100,7 +109,7 @@ class Diary:
         """A disk that fails ends the diary, not the training; the audit will find what is missing."""
         try:
             yield
-        except (OSError, StorageError) as error:
+        except OSError as error:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
             self._descriptor = -1
@@ -123,17 +132,27 @@ class Diary:
         """A number for a new run of the job, never given before in this directory."""
         if not self._shown:
             return 0
+        start = msgspec.json.encode(Start(step, position))
+        number = number_by_time()
         with self._trouble():
-            for number in itertools.count(self._upload.next_run() if self._upload is not None else 0):
-                try:
-                    with (self._directory / f"run-{number}.json").open("xb") as file:
-                        file.write(msgspec.json.encode(Start(step, position)))
-                except FileExistsError:
-                    continue
-                if self._upload is not None:
-                    self._upload.put(f"run-{number}.json")
-                return number
-        return 0
+            if self._upload is None:
+                return self._claim_run(0, start)
+            claimed = self._upload.claim_run(start)
+            if claimed is not None:
+                return claimed
+            number = self._claim_run(number, start)
+            self._upload.put(f"run-{number}.json")
+        return number
+
+    def _claim_run(self, first: int, start: bytes) -> int:
+        for number in itertools.count(first):
+            try:
+                with (self._directory / f"run-{number}.json").open("xb") as file:
+                    file.write(start)
+            except FileExistsError:
+                continue
+            return number
+        raise AssertionError("numbers never end")
 
     def write_manifest(self, manifest: Manifest) -> None:
         with self._trouble():
@@ -188,20 +207,15 @@ def _fetch_manifest(url: Url) -> Manifest:
     return msgspec.json.decode(store().whole(url / MANIFEST, SMALL_FILE), type=Manifest)
 
 
-def _refuse_running(folder: Path) -> None:
-    """Whoever writes a diary holds a lock on it, which ends with the process."""
+def _refuse_running(folder: Path, shown: str) -> None:
     for path in sorted(folder.glob("worker-*.jsonl")):
-        descriptor = os.open(path, os.O_RDONLY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"the job of {folder} still runs: {path.stem} writes there. Audit it when it is over."
-            ) from None
+            if is_written(path):
+                raise UsageError(
+                    f"the job of {shown} still runs: {path.stem} writes there. Audit it when it is over."
+                )
         except OSError:
             return  # no locks here: nobody can know
-        finally:
-            os.close(descriptor)
 
 
 def audit(directory: str) -> Verdict:
@@ -209,10 +223,24 @@ def audit(directory: str) -> Verdict:
     where = place(directory)
     if isinstance(where, Path):
         return _audit(where, directory, [])
-    send_left_over(where)
+    with suppress(ObjectMissing, *UNDECODABLE):  # the audit will say it
+        manifest = _fetch_manifest(where)
+        folder = staging(where, manifest.job_name)
+        if not manifest.finished:
+            _refuse_running(folder, directory)
+            _refuse_growing(where)
+        send_left_over(where, folder)
     with TemporaryDirectory(prefix="audit-") as scratch:
         missing = fetch(where, Path(scratch))
         return _audit(Path(scratch), directory, missing)
+
+
+def _refuse_growing(url: Url) -> None:
+    """Locks of other machines cannot be seen from here, but that something arrives can."""
+    before = store().below(url)
+    clock.sleep(2 * FLUSH_SECONDS)
+    if store().below(url) != before:
+        raise UsageError(f"the job of {url} still runs: its workers send there. Audit it when it is over.")
 
 
 def _audit(folder: Path, shown: str, unreadable: list[str]) -> Verdict:
@@ -229,7 +257,7 @@ def _audit(folder: Path, shown: str, unreadable: list[str]) -> Verdict:
             "Name the directory that was given to the job with --audit_dir."
         )
     if not manifest.finished:
-        _refuse_running(folder)
+        _refuse_running(folder, shown)
     diaries = [path for path in sorted(folder.glob("worker-*.jsonl")) if path.is_file()]
     workers = {path.stem: _entries(path, unreadable) for path in diaries}
     starts = _starts(folder, unreadable)

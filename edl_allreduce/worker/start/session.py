@@ -120,7 +120,10 @@ def open_program(spec: JobSpec, ring: Ring, orders: Orders) -> Program:
         export=functools.partial(export, spec, trainer),
         fingerprint=source.fingerprint,
         # Before a checkpoint changes what the model file says, such as the rate of learning.
-        model=fingerprint.of_model(spec, definition_of(spec).path, trainer.model, trainer.optimizer),
+        model={
+            **fingerprint.of_model(spec, definition_of(spec).path, trainer.model, trainer.optimizer),
+            **fingerprint.of_objects(source),
+        },
         bits=fingerprint.of_bits(spec, trainer.probe) if isinstance(trainer, ReproducibleTrainer) else {},
         lost_records=getattr(source, "lost_records", 0),
         evaluator=open_evaluator(spec, trainer, orders),

@@ -141,7 +141,10 @@ def prepare(spec: JobSpec, control: Attendant) -> TaskWorker:
             total_steps=0,
             global_batch=0,
             records=len(source),
-            model=fingerprint.of_files(spec, session.definition_of(spec).path),
+            model={
+                **fingerprint.of_files(spec, session.definition_of(spec).path),
+                **fingerprint.of_objects(source),
+            },
         )
     )
     return TaskWorker(control, model, work)
