@@ -251,18 +251,21 @@ def build_trainer(
 
 def make_trainer(spec: JobSpec, definition: ModelDefinition, ring: Ring) -> Trainer:
     if not spec.reproducible:
-        # Alone there is nothing to sum, and so nothing to begin early.
-        bucket_mb = math.inf if isinstance(ring, SoloRing) else spec.bucket_mb
         return Trainer(
             definition,
             ring,
             spec.seed,
             on_nan=spec.on_nan,
-            bucket_mb=bucket_mb,
+            bucket_mb=bucket_mb(spec, ring),
             compression=spec.gradient_compression,
         )
     count = spec.virtual_ranks
     return ReproducibleTrainer(definition, ring, spec.seed, virtual_ranks=count, on_nan=spec.on_nan)
+
+
+def bucket_mb(spec: JobSpec, ring: Ring) -> float:
+    """Alone there is nothing to sum, and so nothing to begin early."""
+    return math.inf if isinstance(ring, SoloRing) else spec.bucket_mb
 
 
 SPARE = (Path("/var/tmp"), Path("/tmp"))
