@@ -76,6 +76,10 @@ def prepare(spec: JobSpec, control: Attendant, interface: str) -> Engine:
 def prepare_alone(spec: JobSpec, control: Attendant, ring: Ring) -> Engine:
     """The same where the master is in this process (`lone`): the ring is there already."""
     set_threads(spec)
+    if spec.reproducible:
+        # Before the model is built, whose first steps are made on this ring: ranks that differ would not
+        # even agree on the length of what they sum.
+        refuse_other_bits(ring, fingerprint.of_bits(spec, probe=""))
     program = open_program(spec, ring, control)
     refuse_other_bits(ring, program.bits)
     shares_bad = spec.max_bad_records > 0 and ring.size > 1
