@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from edl_allreduce import elastic
+from edl_allreduce.worker.fit import call
+from edl_allreduce.worker.keras import buckets
 
 pytestmark = pytest.mark.tensorflow
 
@@ -174,3 +176,19 @@ def test_losses_of_several_outputs_are_validated_record_by_record() -> None:
     given = {"x": X[:64], "y": {"a": X[:64, 0], "b": Y[:64]}, "batch_size": 16}
     given["validation_data"] = (X[:32], {"a": X[:32, 0], "b": Y[:32]})
     check_same(two_outputs, given, dict(given))
+
+
+def test_alone_nothing_is_traced_to_begin_sums_early(monkeypatch):
+    made: list[Any] = []
+
+    class Noting(call.CompiledTrainer):
+        def __init__(self, *given: Any, **settings: Any) -> None:
+            super().__init__(*given, **settings)
+            made.append(self)
+
+    monkeypatch.setattr(call, "CompiledTrainer", Noting)
+    monkeypatch.setattr(buckets, "SMALL_MODEL", 1)
+    monkeypatch.setattr(buckets, "AUTOMATIC", 1)
+    elastic.fit(sequential(), X, Y, epochs=1, verbose=0)
+    (trainer,) = made
+    assert len(trainer._buckets) == 1 and trainer._overlapped is None

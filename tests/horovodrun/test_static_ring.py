@@ -9,9 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from edl_allreduce.errors import SetupError
+from edl_allreduce.errors import SetupError, UsageError
+from edl_allreduce.spec import parse_job
 from edl_allreduce.worker.loop.diary import audit
-from edl_allreduce.worker.start.launcher import Launcher, find_launcher
+from edl_allreduce.worker.start.launcher import Launcher, find_launcher, launched_job
 
 BITS = {"reproducible": True, "mixed_precision": "mixed_bfloat16", "virtual_workers": 4}
 
@@ -64,6 +65,31 @@ def test_ranks_that_would_compute_different_bits_do_not_begin():
     refuse_other_bits(Ring(), {})
     with pytest.raises(SetupError, match=r"differ in: processor\. Start all"):
         refuse_other_bits(Ring(), {"threads": "1", "processor": "x86"})
+
+
+@pytest.mark.tensorflow
+def test_ranks_that_differ_are_told_before_the_model_is_built_on_their_ring(monkeypatch):
+    from edl_allreduce.worker.start import session
+
+    class Ring:
+        def gather(self, own):
+            return [own, [own[0] + 1, *own[1:]]]
+
+    built = []
+    monkeypatch.setattr(session, "set_threads", lambda spec: None)
+    monkeypatch.setattr(session, "open_program", lambda *given: built.append(given))
+    spec = parse_job("worker", ["--reproducible"]).spec
+    with pytest.raises(SetupError, match=r"differ in: --virtual_workers\."):
+        session.prepare_alone(spec, None, Ring())
+    assert not built
+
+
+@pytest.mark.parametrize("flags", [["--virtual_workers=4"], ["--num_workers=2"]])
+def test_a_launcher_starts_no_more_ranks_than_have_something_to_do(flags):
+    parsed = parse_job("worker", ["--model_def=a.b", "--training_data=d", "--reproducible", *flags])
+    assert launched_job(parsed, Launcher("horovodrun", 0, 4)).virtual_ranks == 4
+    with pytest.raises(UsageError, match="--virtual_workers=4 is less than the 8 workers"):
+        launched_job(parsed, Launcher("horovodrun", 0, 8))
 
 
 def test_launchers_are_known_by_what_they_tell():

@@ -35,7 +35,7 @@ from edl_allreduce.worker.loop.steps import MicroBatch, Written
 from edl_allreduce.worker.ring.base import Ring
 from edl_allreduce.worker.script.part import Part, job_flags
 from edl_allreduce.worker.script.turns import Over
-from edl_allreduce.worker.start.session import export
+from edl_allreduce.worker.start.session import bucket_mb, export
 
 log = logging.getLogger("edl_allreduce.elastic")
 
@@ -116,7 +116,7 @@ def fit(
             ring,
             memory,
             on_nan=spec.on_nan,
-            bucket_mb=spec.bucket_mb,
+            bucket_mb=bucket_mb(spec, ring),
             compression=spec.gradient_compression,
         )
         trainer.at_the_end = observer.train_end

@@ -76,6 +76,10 @@ def prepare(spec: JobSpec, control: Attendant, interface: str) -> Engine:
 def prepare_alone(spec: JobSpec, control: Attendant, ring: Ring) -> Engine:
     """The same where the master is in this process (`lone`): the ring is there already."""
     set_threads(spec)
+    if spec.reproducible:
+        # Before the model is built, whose first steps are made on this ring: ranks that differ would not
+        # even agree on the length of what they sum.
+        refuse_other_bits(ring, fingerprint.of_bits(spec, probe=""))
     program = open_program(spec, ring, control)
     refuse_other_bits(ring, program.bits)
     shares_bad = spec.max_bad_records > 0 and ring.size > 1
@@ -254,18 +258,21 @@ def build_trainer(
 
 def make_trainer(spec: JobSpec, definition: ModelDefinition, ring: Ring) -> Trainer:
     if not spec.reproducible:
-        # Alone there is nothing to sum, and so nothing to begin early.
-        bucket_mb = math.inf if isinstance(ring, SoloRing) else spec.bucket_mb
         return Trainer(
             definition,
             ring,
             spec.seed,
             on_nan=spec.on_nan,
-            bucket_mb=bucket_mb,
+            bucket_mb=bucket_mb(spec, ring),
             compression=spec.gradient_compression,
         )
     count = spec.virtual_ranks
     return ReproducibleTrainer(definition, ring, spec.seed, virtual_ranks=count, on_nan=spec.on_nan)
+
+
+def bucket_mb(spec: JobSpec, ring: Ring) -> float:
+    """Alone there is nothing to sum, and so nothing to begin early."""
+    return math.inf if isinstance(ring, SoloRing) else spec.bucket_mb
 
 
 SPARE = (Path("/var/tmp"), Path("/tmp"))
