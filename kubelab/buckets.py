@@ -1,7 +1,7 @@
 """An emulator of S3 (gofakes3) on loopback, and a gate before it that can refuse, cut and delay what passes.
 
-It checks no signature and no right; refusals are the gate's. It keeps its buckets in a file, so it may be
-killed and started again.
+It checks no signature and no right; refusals are the gate's. It keeps its buckets in a file, so that it may
+be killed and started again.
 """
 
 from __future__ import annotations
