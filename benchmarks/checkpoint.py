@@ -33,7 +33,7 @@ from benchmarks.contestants import (
 from benchmarks.frame import Figure, Report, said
 from benchmarks.marks import read_marks
 from edl_allreduce import clock
-from edl_allreduce.worker.checkpoint import format as checkpoint
+from edl_allreduce.worker.checkpoint import shelf
 
 WORKERS = 2
 BATCH = 16
@@ -98,7 +98,7 @@ def _keras(where: Path, settings: argparse.Namespace, data: Path) -> list[float]
 
 def _one_copy(checkpoints: Path) -> tuple[int, float]:
     """Bytes of a checkpoint's arrays, and the time to copy them into new memory."""
-    kept, _ = checkpoint.newest(checkpoints)
+    kept, _ = shelf.newest(shelf.DiskShelf(checkpoints))
     assert kept is not None, "the job wrote a checkpoint when it ended"
     times = []
     for _ in range(COPIES):  # the first one also waits for memory that this process never had

@@ -224,7 +224,8 @@ class OurWorld:
                     whole = self._parts.add(generation, key, number, of, part)
                     for seat in self._plan.members if whole is not None else ():
                         self._outboxes[seat.uid].put_nowait(protocol.KvEntry(generation, key, whole))
-                case protocol.Note(generation, now):
+                case protocol.Note(text=text):
+                    generation, now = text.split()
                     self._reached.put_nowait((int(generation), float(now)))
 
     async def _answer(self, command: protocol.Command) -> JobStatus:

@@ -42,7 +42,7 @@ def main() -> None:
         control.entering(order.plan, None)
         ring.join(order.plan, seat.uid)
         ring.gather([ring.rank])
-        control.send(protocol.Note(str(generation), repr(clock.now())))
+        control.send(protocol.Note(protocol.NoteKind.NOTICE, f"{generation} {clock.now()!r}"))
     os._exit(0)  # nobody waits for the others here
 
 
