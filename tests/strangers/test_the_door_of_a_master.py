@@ -177,5 +177,5 @@ def test_a_thousand_wrong_tokens_are_a_line_in_the_log_and_nothing_else(master: 
     assert master.memory - before < 32 * MEBIBYTE and master.threads <= threads + 4
     lines = master.log.read_text().splitlines()
     assert 1 <= len(lines) < 20, "and none for whoever spoke no TLS"
-    assert "without the job's token were refused" in lines[0]
+    assert any("without the job's token were refused" in line for line in lines)
     assert master.works()
