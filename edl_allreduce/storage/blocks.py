@@ -17,7 +17,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -54,7 +54,6 @@ class BlockCache:
         self.limit = limit
         self._lock = threading.Lock()
         self._since_sweep = 0
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # data may be nobody else's business
         self.sweep()
 
     def folder(self, found: Object) -> Path:
@@ -84,15 +83,10 @@ class BlockCache:
     def sweep(self) -> None:
         """Remove what was not used for longest, until nine tenths of the limit are left."""
         fresh = clock.wall() - _FRESH_SECONDS
-        found: list[tuple[float, int, str]] = []
         for folder in _entries(self.directory):
-            inside = _entries(Path(folder.path))
-            if not inside and folder.name != AUDIT:
-                _remove_folder(Path(folder.path), before=fresh)
-            for entry in inside:
-                with suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    found.append((status.st_mtime, status.st_size, entry.path))
+            if folder.name != AUDIT:
+                _remove_if_empty(Path(folder.path), before=fresh)
+        found = list(_kept_files(self.directory))
         total = sum(size for _, size, _ in found)
         if total <= self.limit:
             return
@@ -106,11 +100,20 @@ class BlockCache:
                 return
 
 
-def _remove_folder(folder: Path, before: float) -> None:
-    """An empty one that nobody just made in order to fill it."""
-    with suppress(OSError):
+def _remove_if_empty(folder: Path, before: float) -> None:
+    """Unless somebody just made it in order to fill it."""
+    with suppress(OSError):  # it is not empty
         if folder.stat().st_mtime < before:
             folder.rmdir()
+
+
+def _kept_files(directory: Path) -> Iterator[tuple[float, int, str]]:
+    """When each file of the cache was used last, its bytes, and its path."""
+    for folder in _entries(directory):
+        for entry in _entries(Path(folder.path)):
+            with suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                yield status.st_mtime, status.st_size, entry.path
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:
@@ -127,7 +130,7 @@ def cache() -> BlockCache:
     base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     directory = Path(os.environ.get(CACHE_DIR) or Path(base) / "edl_allreduce" / "objects")
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # data may be nobody else's business
         return BlockCache(directory, _limit(directory))
     except OSError as error:
         raise UsageError(
@@ -136,20 +139,11 @@ def cache() -> BlockCache:
         ) from error
 
 
-def _held(directory: Path) -> int:
-    """What the cache has taken of the disk's room already."""
-    total = 0
-    for folder in _entries(directory):
-        for entry in _entries(Path(folder.path)):
-            with suppress(OSError):
-                total += entry.stat(follow_symlinks=False).st_size
-    return total
-
-
 def _limit(directory: Path) -> int:
     given = os.environ.get(CACHE_GIB, "")
     if not given:
-        return min(MOST_BYTES, (shutil.disk_usage(directory).free + _held(directory)) // 2)
+        held = sum(size for _, size, _ in _kept_files(directory))
+        return min(MOST_BYTES, (shutil.disk_usage(directory).free + held) // 2)
     try:
         gib = float(given)
     except ValueError:

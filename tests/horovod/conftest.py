@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ring_lab import Lab
+from ring_lab import Lab, lent
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +20,6 @@ def _lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def lab(_lab: Lab) -> Iterator[Lab]:
-    """Horovod processes on demand; whoever ended otherwise than by our SIGKILL fails the test."""
-    yield _lab
-    crashed = _lab.crashed()
-    _lab.reset()
-    assert not crashed, f"workers that ended by themselves: {crashed}"
+    """Horovod processes on demand."""
+    with lent(_lab) as lab:
+        yield lab

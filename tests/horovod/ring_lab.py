@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -250,3 +250,12 @@ class Lab:
         self._process.wait()
         self._process.stdout.close()
         self._directory.cleanup()
+
+
+@contextlib.contextmanager
+def lent(lab: Lab) -> Iterator[Lab]:
+    """The processes for one test; whoever ended otherwise than by our SIGKILL fails it."""
+    yield lab
+    crashed = lab.crashed()
+    lab.reset()
+    assert not crashed, f"workers that ended by themselves: {crashed}"

@@ -102,6 +102,13 @@ def test_every_format_gives_the_records_of_the_local_files(write, tmp_path, buck
     assert local.describe(3) == remote_source.describe(3)
 
 
+def forget(cache: Path) -> None:
+    """What is read next comes from the store."""
+    for file in cache.rglob("*"):
+        if file.is_file():
+            file.unlink()
+
+
 def test_a_glob_and_a_list_name_objects(tmp_path, bucket):
     folder = tmp_path / "data"
     folder.mkdir()
@@ -154,9 +161,7 @@ def test_a_server_that_is_killed_and_comes_back_is_waited_for(tmp_path, bucket, 
     tfrecords(folder)
     put(folder, bucket)
     source = open_source(bucket)
-    for file in (tmp_path / "cache").rglob("*"):
-        if file.is_file():
-            file.unlink()
+    forget(tmp_path / "cache")
     server.kill()
     came = threading.Event()
 
@@ -178,9 +183,7 @@ def test_an_object_that_is_replaced_is_an_error_and_never_mixed(tmp_path, bucket
     csv(folder)
     put(folder, bucket)
     source = open_source(bucket)
-    for file in (tmp_path / "cache").rglob("*"):
-        if file.is_file():
-            file.unlink()
+    forget(tmp_path / "cache")
     target = place(f"{bucket}/data.csv")
     store().write(target, (folder / "data.csv").read_bytes().replace(b"\n7,", b"\n8,"))
     with pytest.raises(DataError, match="was replaced while the job reads it"):
