@@ -7,6 +7,7 @@ masters and launchers run. What a machine sends is limited by a token bucket; no
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -57,14 +58,20 @@ class Links:
         return ["ip", "netns", "exec", self._hub]
 
     def on(self, number: int) -> list[str]:
-        """What stands before a command of one machine."""
-        return ["ip", "netns", "exec", self._machine(number)]
+        """What stands before a command of one machine, which is called as its address is.
+
+        Stock Horovod connects its process sets at whatever address the machine's name has, and on many
+        computers that is 127.0.0.1.
+        """
+        renamed = 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"'
+        within = ["ip", "netns", "exec", self._machine(number), "unshare", "--uts"]
+        return [*within, "sh", "-c", renamed, self.addresses[number]]
 
     def remote_shell(self, directory: Path) -> Path:
         """A directory with an `ssh` that knows these machines by their addresses, as horovodrun calls it."""
         directory.mkdir(parents=True, exist_ok=True)
         cases = "".join(
-            f'  {address}) exec ip netns exec {self._machine(number)} sh -c "$*" ;;\n'
+            f'  {address}) exec {shlex.join(self.on(number))} sh -c "$*" ;;\n'
             for number, address in enumerate(self.addresses)
         )
         program = directory / "ssh"
