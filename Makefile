@@ -10,6 +10,9 @@ PYTEST := $(PYTHON) -m pytest $(PYTEST_FLAGS)
 # need a cluster are one group, which runs in order beside the others.
 AT_A_TIME := $(shell expr $$(nproc) + 1)
 
+# Hundreds of processes import the same modules: compiled once, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu lint format docs cluster images bench chaos \
 	sanitize clean \

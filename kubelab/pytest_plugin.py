@@ -1,7 +1,8 @@
 """Fixtures and marks for tests that need a Kubernetes.
 
 Marks: `cluster` (real nodes), `controlplane` (API server, scheduler, controllers, hollow nodes).
-Fixtures: `cluster`, `controlplane` (one each per session, restored after every test), `namespace`.
+Fixtures: `cluster`, `controlplane` (one each per session, restored after every test, gone after the last
+one that uses it), `namespace`.
 
 A test whose tier this machine does not allow is skipped, and the last line of the run says so; with CI=true
 it fails instead. K8S_TESTS=False leaves all of them out.
@@ -15,7 +16,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,34 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line("kubelab: nothing was left out for want of a cluster")
 
 
+class _Lender:
+    """One cluster of a kind, there from the first test that uses it until the last one did: an idle one still
+    takes a fifth of a core."""
+
+    def __init__(self, session: pytest.Session, kind: Kind, fixture: str) -> None:
+        self._config, self._kind = session.config, kind
+        self._users = {item.nodeid for item in session.items if fixture in getattr(item, "fixturenames", ())}
+        self.running: Cluster | None = None
+        self._stack = ExitStack()
+
+    def lend(self) -> Cluster:
+        if self.running is None:
+            self.running = self._stack.enter_context(_session_cluster(self._config, self._kind))
+        return self.running
+
+    def take_back(self, user: str) -> None:
+        self._users.discard(user)
+        if not self._users:
+            self.end()
+        elif self.running is not None:
+            _restore(self.running)
+
+    def end(self) -> None:
+        self._stack.close()
+        self.running = None
+
+
+@contextmanager
 def _session_cluster(config: pytest.Config, kind: Kind) -> Iterator[Cluster]:
     name = f"test-{kind.name.lower()}-{os.getpid()}"
     with guard(name):  # also when this process is killed
@@ -195,36 +224,40 @@ def _session_cluster(config: pytest.Config, kind: Kind) -> Iterator[Cluster]:
             cluster.down()
 
 
-@pytest.fixture(scope="session")
-def _real_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    yield from _session_cluster(pytestconfig, Kind.REAL)
-
-
-@pytest.fixture(scope="session")
-def _hollow_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    yield from _session_cluster(pytestconfig, Kind.HOLLOW)
-
-
-@pytest.fixture
-def cluster(_real_cluster: Cluster) -> Iterator[Cluster]:
-    """The session's cluster with real nodes node-a and node-b; what a test does to it is undone after it."""
-    yield _real_cluster
-    _restored(_real_cluster)
-
-
-@pytest.fixture
-def controlplane(_hollow_cluster: Cluster) -> Iterator[Cluster]:
-    """The session's control plane without real nodes; `add_hollow_nodes` gives it some."""
-    yield _hollow_cluster
-    _restored(_hollow_cluster)
-
-
-def _restored(cluster: Cluster) -> None:
+def _restore(cluster: Cluster) -> None:
     cluster.restore()
     for name in list(cluster.state.nodes):
         if name not in ("node-a", "node-b"):
             cluster.remove_node(name)
     cluster.remove_hollow_nodes()
+
+
+@pytest.fixture(scope="session")
+def _real_clusters(request: pytest.FixtureRequest) -> Iterator[_Lender]:
+    lender = _Lender(request.session, Kind.REAL, "cluster")
+    yield lender
+    lender.end()
+
+
+@pytest.fixture(scope="session")
+def _hollow_clusters(request: pytest.FixtureRequest) -> Iterator[_Lender]:
+    lender = _Lender(request.session, Kind.HOLLOW, "controlplane")
+    yield lender
+    lender.end()
+
+
+@pytest.fixture
+def cluster(_real_clusters: _Lender, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The session's cluster with real nodes node-a and node-b; what a test does to it is undone after it."""
+    yield _real_clusters.lend()
+    _real_clusters.take_back(request.node.nodeid)
+
+
+@pytest.fixture
+def controlplane(_hollow_clusters: _Lender, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The session's control plane without real nodes; `add_hollow_nodes` gives it some."""
+    yield _hollow_clusters.lend()
+    _hollow_clusters.take_back(request.node.nodeid)
 
 
 _numbers = iter(range(1, 1_000_000))

@@ -75,11 +75,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=_begins)
 
 
-def _begins(item: pytest.Item) -> tuple[bool, float]:
+def _begins(item: pytest.Item) -> tuple[bool, bool, bool, float]:
     """Of several processes none shall still have a long test when the others are done: those begin first.
-    Whoever asks for more time than usual takes longest, and what starts no job takes next to none."""
+    Tests of a cluster are one group; those of one kind of cluster follow each other, so that it ends early.
+    Of the others, whoever asks for more time than usual takes longest, and what starts no job takes next to
+    none."""
     limit = item.get_closest_marker("timeout")
-    return item.get_closest_marker("training") is None, -float(limit.args[0] if limit is not None else 0)
+    return (
+        item.get_closest_marker("cluster") is None,
+        item.get_closest_marker("controlplane") is None,
+        item.get_closest_marker("training") is None,
+        -float(limit.args[0] if limit is not None else 0),
+    )
 
 
 @pytest.fixture(scope="session")
@@ -109,14 +116,22 @@ def digits_flags(digits_data: Path) -> dict[str, object]:
 
 
 @pytest.fixture(scope="session")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
-    """A program for `launch` whose workers find TensorFlow imported: where their start is not the point."""
+def _warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
+    """`elasticdl train` whose workers find TensorFlow imported."""
     with nursery(tmp_path_factory.mktemp("nursery")) as path:
         yield "-m", "edl_allreduce.testing.warm", str(path), "train"
 
 
+@pytest.fixture(scope="session")
+def cold() -> Sequence[str]:
+    """`elasticdl train` as a user starts it: a program for `launch` where the start of workers matters."""
+    return "-m", "edl_allreduce.cli", "train"
+
+
 @pytest.fixture
-def launch(tmp_path: Path, digits_flags: dict[str, object]) -> Iterator[Callable[..., RunningJob]]:
+def launch(
+    tmp_path: Path, digits_flags: dict[str, object], request: pytest.FixtureRequest
+) -> Iterator[Callable[..., RunningJob]]:
     """Start jobs in this test's directory; nothing of them outlives the test."""
     jobs: list[RunningJob] = []
 
@@ -124,14 +139,15 @@ def launch(tmp_path: Path, digits_flags: dict[str, object]) -> Iterator[Callable
         *faults: Fault,
         name: str = "job",
         job_dir: Path | None = None,
-        program: Sequence[str] = ("-m", "edl_allreduce.cli", "train"),
+        program: Sequence[str] = (),
         **flags: object,
     ) -> RunningJob:
         directory = tmp_path / name
         directory.mkdir(exist_ok=True)  # the same job may be started again
         settings = {"job_name": name, **digits_flags, **flags}
         words = [f"--{key}={value}" for key, value in settings.items() if value is not None]
-        job = RunningJob(directory, words, faults, program=program, job_dir=job_dir)
+        chosen = program or request.getfixturevalue("_warm")
+        job = RunningJob(directory, words, faults, program=chosen, job_dir=job_dir)
         jobs.append(job)
         return job
 

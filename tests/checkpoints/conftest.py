@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,7 @@ from tests.conftest import EPOCHS, GLOBAL_BATCH
 
 
 @pytest.fixture
-def start_job(
-    launch: Callable[..., RunningJob], warm: Sequence[str], tmp_path: Path
-) -> Callable[..., RunningJob]:
+def start_job(launch: Callable[..., RunningJob], tmp_path: Path) -> Callable[..., RunningJob]:
     def start(*faults: Fault, workers: int = 2, **flags: object) -> RunningJob:
         """The same job, started as often as this is called."""
         settings = {
@@ -24,6 +22,6 @@ def start_job(
             "checkpoint_dir": tmp_path / "checkpoints",
             **flags,
         }
-        return launch(*faults, num_workers=workers, program=warm, **settings)
+        return launch(*faults, num_workers=workers, **settings)
 
     return start

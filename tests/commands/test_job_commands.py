@@ -37,9 +37,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.training
-def test_a_running_job_is_watched_scaled_stopped_and_audited_by_its_name(state, launch, digits_flags):
+def test_a_running_job_is_watched_scaled_stopped_and_audited_by_its_name(state, launch, cold, digits_flags):
     hold = Fault("compute", "hold", {"step": 12}, repeat=True)
-    job = launch(hold, name=NAME, job_dir=state / NAME, num_workers=2, num_epochs=400, minibatch_size=16)
+    flags = {"num_workers": 2, "num_epochs": 400, "minibatch_size": 16}
+    job = launch(hold, name=NAME, job_dir=state / NAME, program=cold, **flags)
     job.wait_fired(1)
 
     assert "Training" in elasticdl("status")

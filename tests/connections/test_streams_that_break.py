@@ -166,9 +166,12 @@ def test_a_master_that_is_killed_and_started_again_finds_its_ring(launch, port, 
     assert len(told) > len(second.events()) > 0
 
 
-def test_a_job_that_is_started_again_while_its_old_workers_train_lets_them_leave_first(launch, tmp_path):
-    """Two rings in one directory would each write checkpoints."""
+def test_a_job_that_is_started_again_while_its_old_workers_train_lets_them_leave_first(
+    launch, cold, tmp_path
+):
+    """Two rings in one directory would each write checkpoints. Old workers are known by their commands."""
     flags = {
+        "program": cold,
         "num_workers": 2,
         "num_epochs": 100,
         "failure_detection_seconds": 2,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +14,7 @@ WORKERS = 3
 
 
 @pytest.fixture
-def start_job(launch: Callable[..., RunningJob], warm: Sequence[str]) -> Callable[..., RunningJob]:
+def start_job(launch: Callable[..., RunningJob]) -> Callable[..., RunningJob]:
     def start(*faults: Fault, workers: int = WORKERS, **flags: object) -> RunningJob:
         settings = {
             "minibatch_size": GLOBAL_BATCH // WORKERS,
@@ -23,6 +23,6 @@ def start_job(launch: Callable[..., RunningJob], warm: Sequence[str]) -> Callabl
             "failure_detection_seconds": 5,
             **flags,
         }
-        return launch(*faults, num_workers=workers, program=warm, **settings)
+        return launch(*faults, num_workers=workers, **settings)
 
     return start

@@ -110,13 +110,14 @@ def test_how_long_a_sum_takes(ring: list[Worker], gpu_report: dict[str, Any]) ->
 
 
 @pytest.fixture
-def job_of(launch, machine: Machine):
+def job_of(launch, cold, machine: Machine):
     """A job with a worker per GPU; two are enough to lose one."""
     machine.ring()
 
     def start(*faults: Fault, num_workers: int = 2, **flags: object):
         return launch(
             *faults,
+            program=cold,
             num_workers=num_workers,
             num_epochs=EPOCHS,
             minibatch_size=GLOBAL_BATCH // num_workers,

@@ -44,10 +44,13 @@ def test_the_doctor_tells_it_apart_and_names_what_is_missing_here(site):
     assert "libcuda.so.1" in said["devices"]["detail"]
 
 
-def test_a_job_trains_on_the_cpu_with_it_and_survives_a_kill(launch, nothing_was_lost, site, monkeypatch):
+def test_a_job_trains_on_the_cpu_with_it_and_survives_a_kill(
+    launch, cold, nothing_was_lost, site, monkeypatch
+):
     monkeypatch.setenv("PYTHONPATH", str(site))
     job = launch(
         Fault("reduce", "kill", {"rank": 1, "step": 10}),
+        program=cold,
         num_workers=2,
         minibatch_size=GLOBAL_BATCH // 2,
         num_epochs=EPOCHS,

@@ -12,10 +12,11 @@ pytestmark = pytest.mark.training
 
 
 @pytest.mark.timeout(900)  # on a machine's first run it is built
-def test_a_rank_is_killed_in_a_step(launch, nothing_was_lost, monkeypatch):
+def test_a_rank_is_killed_in_a_step(launch, cold, nothing_was_lost, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(stock.build()))
     job = launch(
         Fault("reduce", "kill", {"rank": 1, "step": 10}),
+        program=cold,
         num_workers=3,
         minibatch_size=GLOBAL_BATCH // 3,
         num_epochs=EPOCHS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -62,9 +62,7 @@ def lines(tmp_path: Path, digits_data: Path) -> Path:
 
 
 @pytest.fixture
-def train(
-    launch: Callable[..., RunningJob], warm: Sequence[str], zoo: Path, lines: Path
-) -> Callable[..., RunningJob]:
+def train(launch: Callable[..., RunningJob], zoo: Path, lines: Path) -> Callable[..., RunningJob]:
     """A job of two workers that waits before step 12 until it is released."""
 
     def start(**flags: object) -> RunningJob:
@@ -78,7 +76,7 @@ def train(
             "failure_detection_seconds": 5,
             **flags,
         }
-        job = launch(Fault("compute", "hold", {"step": HOLD_AT}, repeat=True), program=warm, **settings)
+        job = launch(Fault("compute", "hold", {"step": HOLD_AT}, repeat=True), **settings)
         job.wait_fired(2)
         return job
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +20,7 @@ POISONED = 3 * BATCH - 1
 
 
 @pytest.fixture
-def poisoned(
-    launch: Callable[..., RunningJob], warm: Sequence[str], tmp_path: Path
-) -> Callable[..., RunningJob]:
+def poisoned(launch: Callable[..., RunningJob], tmp_path: Path) -> Callable[..., RunningJob]:
     folder = tmp_path / "data"
     folder.mkdir()
     random = np.random.default_rng(1)
@@ -41,7 +39,7 @@ def poisoned(
             "num_epochs": 1,
             "shuffle": "false",
         }
-        return launch(program=warm, **{**settings, **flags})
+        return launch(**{**settings, **flags})
 
     return start
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,10 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def train(launch: Callable[..., RunningJob], warm: Sequence[str], data: Path) -> Callable[..., RunningJob]:
+def train(launch: Callable[..., RunningJob], data: Path) -> Callable[..., RunningJob]:
     def start(*faults: Fault, **flags: object) -> RunningJob:
         return launch(
             *faults,
-            program=warm,
             **{
                 "model_zoo": Path(kinds.__file__).parent,
                 "training_data": data,

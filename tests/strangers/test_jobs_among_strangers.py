@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -73,12 +73,13 @@ class Intruder:
 
 
 def test_another_user_neither_learns_nor_changes_anything(
-    launch: Callable[..., RunningJob], nothing_was_lost: Callable[[RunningJob], None]
+    launch: Callable[..., RunningJob], cold: Sequence[str], nothing_was_lost: Callable[[RunningJob], None]
 ) -> None:
     """Rings form meanwhile: at the beginning, and without the one that is killed."""
     job = launch(
         Fault("compute", "hold", {"step": 30}, repeat=True),
         Fault("reduce", "kill", {"rank": 1, "step": 12}),
+        program=cold,
         num_workers=3,
         minibatch_size=GLOBAL_BATCH // 3,
         num_epochs=EPOCHS,

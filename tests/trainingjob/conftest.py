@@ -17,11 +17,12 @@ PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"
 
 
 @pytest.fixture(scope="module")
-def training_jobs(_hollow_cluster) -> Iterator[None]:
+def training_jobs(_hollow_clusters) -> Iterator[None]:
     """Gone again at the end: where it is installed `elasticdl train` submits TrainingJobs."""
-    install(_hollow_cluster)
+    install(_hollow_clusters.lend())
     yield
-    remove(_hollow_cluster)
+    if _hollow_clusters.running is not None:
+        remove(_hollow_clusters.running)
 
 
 def install(cluster) -> None:
