@@ -11,7 +11,6 @@ import numpy as np
 from edl_allreduce import faults
 from edl_allreduce.core import protocol
 from edl_allreduce.core.protocol import NoteKind, Plan
-from edl_allreduce.errors import RingBroken
 from edl_allreduce.storage.url import Place
 from edl_allreduce.worker.checkpoint.writer import Checkpoints
 from edl_allreduce.worker.loop import journal as journals
@@ -60,9 +59,8 @@ class Agreement:
         state.step, state.position, state.journal = contents.step, contents.position, contents.journal
         self._begun_from = start.path
 
-    def agree(self, plan: Plan) -> str:
-        """Everybody goes on from the furthest state; it is sent only if somebody does not have it. Returns
-        why the job cannot go on, where those who have that state do not hold the same; else nothing."""
+    def agree(self, plan: Plan) -> None:
+        """Everybody goes on from the furthest state; it is sent only if somebody does not have it."""
         table = self._gather()
         owners = [rank for rank, standing in enumerate(table) if standing.is_agreed]
         if not owners:  # only then: a newcomer to a living ring must not keep it waiting for a disk
@@ -72,8 +70,7 @@ class Agreement:
         furthest = table[root]._replace(is_agreed=1)
         if self.weights is not None:
             alike = [rank for rank in owners if table[rank] == furthest]
-            if differs := self.weights.compare_owners(plan, alike, furthest.step):
-                return self._give_up(differs)
+            self.weights.compare_owners(plan, alike, furthest.step)
         behind = [rank for rank, standing in enumerate(table) if standing != furthest and rank != root]
         if behind:
             leads = int(self.ring.rank == root)
@@ -84,13 +81,6 @@ class Agreement:
         self.state.is_agreed = True
         if self.checkpoints is not None:
             self.checkpoints.forget()
-        return ""
-
-    def _give_up(self, why: str) -> str:
-        """The end of the job is for those to say who hold its state."""
-        if not self.state.is_agreed:
-            raise RingBroken(why)
-        return why
 
     def _gather(self) -> list[Standing]:
         state = self.state
