@@ -196,10 +196,10 @@ class Engine:
         self.ring.join(plan, self.orders.seat.uid)
         self._broken = False
         self._pauses.joined()
-        self._agreement.agree(plan)
+        given_up = self._agreement.agree(plan)
         self._pauses.synced()
         state, rank = self.state, self.ring.rank
-        self.diary.write(Begin(plan.generation, state.step, rank, plan.size, state.run))
+        self.diary.write(Begin(plan.generation, state.step, rank, plan.size, state.run, given_up))
         if rank == 0:
             self._write_manifest(finished=False)
         self.orders.joined(plan.generation, state.step, state.position)
@@ -240,7 +240,7 @@ class Engine:
         self._pace.has_taken()
         self._left_out.tell(data.problems)
         faults.reach("compute", **at)
-        self._weights.look()
+        self._weights.look(plan)
         loss: Any = None
 
         def meet(own_loss: Any) -> Votes:
@@ -347,6 +347,7 @@ class Engine:
     def _evaluate_if_due(self, plan: Plan) -> bool:
         if not self._evaluations.due(self.state, finished=self._finished()):
             return False
+        self._weights.look(plan)
         progress, step = self.orders.progress, self.state.step
         progress.ledger.close(Bucket.STEP, then=Bucket.EVALUATION)
         progress.activity, progress.done = Activity.COMPUTING, 0
@@ -369,7 +370,7 @@ class Engine:
     def _finish(self, plan: Plan, *, stopped: bool, failure: str = "") -> None:
         state = self.state
         if self.settings.virtual_ranks:
-            self._weights.look()
+            self._weights.look(plan)
             self._weights.compare(plan)
             self._weights.agreed()
         self.orders.progress.ledger.close(Bucket.STEP, then=Bucket.FINISHING)
