@@ -24,6 +24,8 @@ class Begin:
     rank: int
     size: int
     run: int = 0
+    given_up: int = 0
+    """Updates of this worker alone, which nobody could compare: it makes them again with the others."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Verdict:
     """Different records that were left out because they could not be read."""
     generations: int
     redone: int
-    """Updates that only dead workers had applied, made again by the others."""
+    """Updates that only dead workers had applied, or one alone whom nobody could check: made again."""
     problems: list[str]
     runs: int = 1
     """Beginnings: one, and one for each time that the job came back from a checkpoint."""
@@ -163,7 +165,7 @@ def judge(
                             f"ranks of generation {generation} disagree: {known.step} and {step} updates, "
                             f"{known.size} and {entry.size} members"
                         )
-                    if step < own_step:
+                    if step < own_step - entry.given_up:
                         problems.append(
                             f"{worker} had {own_step} updates and was set back to {step} "
                             f"in generation {generation}: a step was lost"

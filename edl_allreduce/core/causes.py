@@ -24,11 +24,13 @@ class Cause(Enum):
     """Its program ended with an error."""
     CORRUPT = "corrupt"
     """It holds other weights than the rest, although all must have the same."""
+    DOUBTED = "doubted"
+    """It and others hold different weights, and nobody can tell which are right."""
     INVALID = "invalid"
     """The job itself cannot work: wrong model file, missing data. No worker would do better."""
 
 
-FREE = frozenset({Cause.DRAINED, Cause.DISRUPTED, Cause.SILENT, Cause.REJECTED})
+FREE = frozenset({Cause.DRAINED, Cause.DISRUPTED, Cause.SILENT, Cause.REJECTED, Cause.DOUBTED})
 """Not the job's fault: replaced at once, and not counted."""
 
 SENTENCE = {
@@ -41,5 +43,6 @@ SENTENCE = {
     Cause.OUT_OF_MEMORY: "ran out of memory",
     Cause.CRASHED: "crashed",
     Cause.CORRUPT: "held other weights than the rest",
+    Cause.DOUBTED: "held weights that others contradicted",
     Cause.INVALID: "cannot run the job",
 }

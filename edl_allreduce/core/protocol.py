@@ -16,6 +16,8 @@ from edl_allreduce.version import __version__
 
 PROTOCOL = 6
 """Grows when master and worker of two versions could not understand each other."""
+NOT_ASKED = -1
+"""No step at which somebody wants to know the weights."""
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,18 @@ class Differs:
     generation: int
     step: int
     uids: tuple[str, ...]
+    decided: bool = True
+    """False where there is no majority: then these are all who contradict each other."""
+    fingerprints: tuple[str, ...] = ()
+    """Of their weights, as far as ranks compare it, in the same order. None where not all could tell."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The answer to `NewPlan.weigh`: all members of the ring hold weights with this fingerprint then."""
+
+    step: int
+    fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -305,7 +319,7 @@ class KvPart:
 
 FromWorker = (
     Hello | Ready | Pulse | Entered | Joined | Reformed | Out | Done | Draining | Failed | Exported | Note
-    | Evaluated | TaskDone | Concluded | Checkpointed | Differs | BadRecords
+    | Evaluated | TaskDone | Concluded | Checkpointed | Differs | Weighed | BadRecords
     | KvSet | KvPart
 )  # fmt: skip
 
@@ -324,6 +338,8 @@ class NewPlan:
     plan: Plan
     abort: bool
     reason: str
+    weigh: int = NOT_ASKED
+    """After so many steps rank 0 says what the weights are (`Weighed`)."""
 
 
 @dataclass(frozen=True)

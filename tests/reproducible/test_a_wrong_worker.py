@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import zlib
 from dataclasses import replace
+from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from edl_allreduce.core import protocol
-from edl_allreduce.core.differing import odd_ranks, words
+from edl_allreduce.core.differing import Doubt, GiveUp, GoBack, Holder, decide, odd_ranks, verdict, words
 from edl_allreduce.core.events import WorkerEvicted
 from edl_allreduce.core.job.inbox import Scale
 from edl_allreduce.core.job.lifecycle import Phase
-from edl_allreduce.errors import StateDiffers
+from edl_allreduce.core.protocol import Plan, Seat
+from edl_allreduce.errors import RingBroken, StateDiffers
+from edl_allreduce.testing.fake_ring import Meeting
 from edl_allreduce.testing.numpy_trainer import NumpyTrainer
 from edl_allreduce.testing.scene import OPTIONS, Scene
 from edl_allreduce.worker.loop.orders import Ending
+from edl_allreduce.worker.loop.same_weights import SameWeights
+from edl_allreduce.worker.loop.state import TrainingState
 from tests.engine import test_whole_jobs
 from tests.engine.test_whole_jobs import House
 
 
 class Comparing(NumpyTrainer):
     """Compares its state with that of the others before it applies anything, as reproducible trainers do."""
+
+    rots: ClassVar[list[tuple[int, int]]] = []
+    """Rank and step: there the memory of a worker changes, once for each, in this order."""
+
+    def compute(self, step):
+        own = super().compute(step)
+        if self.rots[:1] == [(step.rank, step.number)]:
+            self.rots.pop(0)
+            self.chain = self.chain ^ np.int64(1)
+        return own
 
     def commit(self, own, **votes):
         state = zlib.crc32(self.chain.tobytes())
@@ -36,6 +53,8 @@ class Comparing(NumpyTrainer):
 @pytest.fixture
 def compared(monkeypatch):
     monkeypatch.setattr(test_whole_jobs, "NumpyTrainer", Comparing)
+    monkeypatch.setattr(Comparing, "rots", [])
+    return Comparing
 
 
 def rot(house: House, worker_id: int) -> None:
@@ -55,13 +74,43 @@ def test_it_is_named_and_leaves_and_the_model_stays_right(tmp_path, compared):
     assert told[0].startswith("worker 1 holds other weights than the rest after"), "it is named, once"
 
 
-def test_of_two_nobody_knows_which_is_wrong(tmp_path, compared):
+def warnings(house: House) -> list[str]:
+    return [e.text for e in house.shell.status().events if e.kind == protocol.NoteKind.WARNING]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["from a checkpoint", "from the beginning"])
+def test_of_two_nobody_knows_which_is_wrong_so_steps_are_made_again_and_show_it(tmp_path, compared, kept):
+    quiet = House(tmp_path / "quiet", 1).run()[1]
+    house = House(tmp_path / "job", 2)
+    house.spec = replace(house.spec, min_workers=2)
+    if kept:
+        where = {"checkpoint_dir": str(tmp_path / "checkpoints"), "checkpoint_steps": 5}
+        house.spec = replace(house.spec, keep_checkpoint_max=3, **where)
+    compared.rots = [(1, 20)]
+    _, chain = house.run()
+    assert not compared.rots
+    assert chain == quiet
+    assert [house.cluster.workers[i].ending for i in (0, 1)] == [Ending.EVICTED] * 2
+    assert house.cluster.launched == [0, 1, 2, 3]
+    doubt, found = warnings(house)
+    assert doubt.startswith("workers 0, 1 hold different weights after 20 steps"), "who, and when"
+    assert "no majority says which are right" in doubt
+    assert found.count("worker") == 1 and "worker 1 (127.0.0.1) held others" in found, (
+        "and then: who was wrong"
+    )
+    begins = next(step for before, step in pairwise(house.steps) if step <= before)
+    assert begins == (15 if kept else 0), "the checkpoint of step 20 was withdrawn"
+
+
+def test_workers_that_contradict_each_other_twice_fail_the_job(tmp_path, compared):
     house = House(tmp_path, 2)
-    house.happenings = {20: lambda: rot(house, 1)}
+    house.spec = replace(house.spec, min_workers=2)
+    compared.rots = [(1, 20), (0, 12)]
     result = asyncio.run(house._run())
     assert result.phase is Phase.FAILED
-    assert "workers 0, 1 hold different weights after" in result.reason
-    assert "no majority" in result.reason
+    assert result.reason.startswith("workers 2, 3 hold different weights after 12 steps")
+    assert "no single wrong bit: look at the machines (127.0.0.1)" in result.reason
+    assert len(warnings(house)) == 1, "the first time was told, and nobody came to that step again"
 
 
 def test_it_is_evicted_although_the_next_ring_is_planned_already():
@@ -107,10 +156,15 @@ def test_between_two_rings_it_is_found_before_anybody_takes_its_state(tmp_path):
     assert len(told) == 1 and told[0].startswith("worker 0 holds other weights than the rest after")
 
 
-def test_between_two_rings_of_two_nobody_knows_which_is_wrong(tmp_path):
-    result = asyncio.run(between_rings(tmp_path, 2, 3)._run())
-    assert result.phase is Phase.FAILED
-    assert "workers 0, 1 hold different weights after" in result.reason
+def test_between_two_rings_of_two_the_newcomer_takes_the_state_of_neither(tmp_path):
+    quiet = House(tmp_path / "quiet", 1).run()[1]
+    house = between_rings(tmp_path / "job", 2, 3)
+    _, chain = house.run()
+    assert chain == quiet
+    assert [house.cluster.workers[i].ending for i in (0, 1)] == [Ending.EVICTED] * 2
+    doubt, found = warnings(house)
+    assert doubt.startswith("workers 0, 1 hold different weights after")
+    assert found.count("worker") == 1 and "worker 0 (127.0.0.1) held others" in found
 
 
 def test_a_majority_decides():
@@ -118,3 +172,79 @@ def test_a_majority_decides():
     assert odd_ranks([7, 1, 7]) == (1,)
     assert odd_ranks([1, 7, 7, 2, 7]) == (0, 3)
     assert odd_ranks([1, 7]) == odd_ranks([1, 2, 7]) == odd_ranks([1, 1, 7, 7]) == (), "no majority"
+
+
+PAIR = (Holder(0, "one", "a"), Holder(1, "other", "b"))
+
+
+def test_without_a_majority_steps_are_made_again_but_not_for_ever():
+    doubt = Doubt(20, PAIR)
+    assert isinstance(decide(doubt, None), GoBack)
+    assert isinstance(decide(Doubt(21, PAIR), replace(doubt, is_open=False)), GoBack), "it came further"
+    for step in (5, 20):
+        again = decide(Doubt(step, (Holder(2, "third"), Holder(3, "one"))), doubt)
+        assert isinstance(again, GiveUp)
+        assert "(one, other, third)" in again.reason
+
+
+def test_what_they_come_to_when_they_are_made_again_shows_who_was_wrong():
+    doubt = Doubt(20, PAIR)
+    assert "worker 1 (other) held others" in verdict(doubt, "a")
+    assert "worker 0 (one), worker 1 (other) held others" in verdict(doubt, "c"), "both"
+    lost = replace(doubt, holders=(PAIR[0], Holder(1, "other")))
+    assert "worker 1 (other) did not live to tell" in verdict(lost, "a")
+    assert "wrong for a moment" in verdict(replace(doubt, holders=PAIR[:1] * 2), "a")
+
+
+def test_a_master_asks_those_who_make_the_steps_again():
+    scene = Scene(replace(OPTIONS, num_workers=2)).train()
+    both = scene.actors[0], scene.actors[1]
+    contradiction = protocol.Differs(both[0].generation, 20, tuple(a.uid for a in both), False, ("a", "b"))
+    scene.say(0, contradiction)
+    scene.say(1, contradiction)
+    assert len(scene.told(protocol.NoteKind.WARNING)) == 1
+    assert len(scene.told(WorkerEvicted.kind)) == 2
+    scene.until(lambda: scene.ring == 2)
+    plan = [m for m in scene.actors[2].heard if isinstance(m, protocol.NewPlan)][-1]
+    assert plan.weigh == 20
+    scene.say(2, protocol.Weighed(20, "b"))
+    scene.say(2, protocol.Weighed(20, "b"))
+    assert ["worker 0 (host) held others" in text for text in scene.told(protocol.NoteKind.WARNING)[1:]] == [
+        True
+    ]
+    scene.give(Scale(3)).until(lambda: scene.ring == 3)
+    plan = [m for m in scene.actors[2].heard if isinstance(m, protocol.NewPlan)][-1]
+    assert plan.weigh == protocol.NOT_ASKED, "it knows"
+
+
+def test_nobody_is_named_before_the_wrong_checkpoint_is_gone():
+    """The master kills whoever is named."""
+    meeting, plan = Meeting(), Plan(1, tuple(Seat(str(i), i, "") for i in range(3)))
+    story: list[str] = []
+    told = threading.Event()
+
+    class Told:
+        def send(self, message: object) -> None:
+            story.append("told")
+            told.set()
+
+    class Slow:
+        def withdraw(self, state: TrainingState) -> None:
+            told.wait(0.2)
+            story.append("withdrawn")
+
+    def go(rank: int) -> None:
+        ring = meeting.ring()
+        ring.join(plan, str(rank))
+        trainer = NumpyTrainer(ring, 1)
+        trainer.chain += rank == 0
+        weights = SameWeights(TrainingState(), Told(), ring, trainer, Slow())
+        with pytest.raises(RingBroken, match="worker 0 holds other weights"):
+            weights.differ(plan, [1, 0, 0])
+
+    threads = [threading.Thread(target=go, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert story == ["withdrawn", "told", "told", "told"]

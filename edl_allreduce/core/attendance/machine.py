@@ -44,7 +44,7 @@ ABORT_AGAIN_SECONDS = 0.05
 """The order to break a ring may fall into the moment before it begins to form: it is given until it took."""
 KEPT = (
     protocol.Failed, protocol.Note, protocol.Evaluated, protocol.Checkpointed, protocol.BadRecords,
-    protocol.TaskDone, protocol.Concluded, protocol.Reformed, protocol.Differs,
+    protocol.TaskDone, protocol.Concluded, protocol.Reformed, protocol.Differs, protocol.Weighed,
 )  # fmt: skip
 """Reports that nobody else gives: they wait until the master listens."""
 LASTING = (protocol.Done, protocol.Exported, protocol.Checkpointed, protocol.Failed)

@@ -21,7 +21,7 @@ from edl_allreduce.core.job.state import JobState, Queue, Ring, Slot
 from edl_allreduce.core.job.turn import Turn, line
 from edl_allreduce.core.membership import types as membership
 
-SPOILED = (Cause.INVALID, Cause.CORRUPT)
+SPOILED = (Cause.INVALID, Cause.CORRUPT, Cause.DOUBTED)
 """What such a worker holds is not worth a checkpoint."""
 
 MOST_WORKERS = 4096

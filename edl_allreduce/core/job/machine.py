@@ -6,11 +6,11 @@ import math
 import statistics
 from dataclasses import replace
 
-from edl_allreduce.core import differing, events, health, protocol, rendezvous
+from edl_allreduce.core import events, health, protocol, rendezvous
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.job import finishing, inheritance, keeping, pacing, queue, ring, timing
+from edl_allreduce.core.job import doubts, finishing, inheritance, keeping, pacing, queue, ring, timing
 from edl_allreduce.core.job.inbox import (
     Adopt,
     Connected,
@@ -264,7 +264,9 @@ def _heard_in_ring(turn: Turn, uid: str, peer: Peer, message: protocol.FromWorke
             turn.change(account=account)
             keeping.work(turn, membership.Heard(uid, message))
         case protocol.Differs():
-            _differs(turn, message)
+            doubts.differ(turn, message)
+        case protocol.Weighed():
+            doubts.weighed(turn, message)
         case protocol.Exported(path, error):
             if not finishing.may_export(turn.state, uid):
                 turn.tell(events.Anomaly("a result that it was not asked to write", peer.worker_id))
@@ -276,14 +278,6 @@ def _heard_in_ring(turn: Turn, uid: str, peer: Peer, message: protocol.FromWorke
                 turn.tell(events.Anomaly(said, peer.worker_id))
         case _:
             _anomaly(turn, peer, message)
-
-
-def _differs(turn: Turn, message: protocol.Differs) -> None:
-    """Every member of the ring names the same ones: the first who says it counts. The next ring may be
-    planned already: whoever was found wrong must not get there: its state could be the one all take."""
-    members = ring.members_of(turn.state)
-    odd = [uid for uid in message.uids if members is not None and uid in members.members]
-    keeping.evict(turn, *((uid, Cause.CORRUPT, differing.words(message.step)) for uid in odd))
 
 
 def _anomaly(turn: Turn, peer: Peer, message: protocol.FromWorker) -> None:

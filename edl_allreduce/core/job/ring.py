@@ -51,7 +51,7 @@ def perform(turn: Turn, work: Ring, action: membership.Action) -> None:
             reasons = {**work.reasons, plan.generation: reason}
             causes = {**work.causes, plan.generation: cause}
             turn.change(work=replace(work, reasons=reasons, causes=causes, seated=workers))
-            turn.send_all(protocol.NewPlan(plan, abort, reason))
+            turn.send_all(protocol.NewPlan(plan, abort, reason, _weigh(turn.state)))
         case membership.Abort(generation, uids, reason):
             workers = tuple(turn.state.ids.get(uid, events.NOBODY) for uid in uids)
             turn.tell(events.RingAborted(generation, workers, reason))
@@ -112,6 +112,12 @@ def reached(turn: Turn, generation: int, step: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------- queries
+
+
+def _weigh(state: JobState) -> int:
+    """After how many steps the ring is to say what its weights are."""
+    doubt = state.doubt
+    return doubt.step if doubt is not None and doubt.is_open else protocol.NOT_ASKED
 
 
 def members_of(state: JobState) -> membership.State | None:

@@ -10,6 +10,7 @@ from edl_allreduce.core.account import Account
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import Course
 from edl_allreduce.core.deadlines import Deadlines
+from edl_allreduce.core.differing import Doubt
 from edl_allreduce.core.digest import Curve
 from edl_allreduce.core.goodput import ReformCause
 from edl_allreduce.core.job.lifecycle import Phase
@@ -251,6 +252,8 @@ class JobState:
     account: Account = field(default_factory=Account)
     """What workers warned of; several of them see the same files."""
     checkpoint: Checkpoint | None = None
+    doubt: Doubt | None = None
+    """The last time that workers held different weights without a majority."""
     reported: Mapping[tuple[int, str], protocol.FromWorker] = field(default_factory=dict)
     """By worker and kind: the last reports of which each is told once."""
     told_once: frozenset[tuple[str, str]] = frozenset()

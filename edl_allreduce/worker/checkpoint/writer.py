@@ -122,6 +122,7 @@ class Checkpoints:
         if step == self._saved:
             self.flush()
             self._shelf.withdraw(step)
+            self._saved = -1
 
     def _run(self) -> None:
         with suppress(OSError):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from edl_allreduce import faults
 from edl_allreduce.core import protocol
 from edl_allreduce.core.protocol import NoteKind, Plan
-from edl_allreduce.errors import RingBroken
+from edl_allreduce.core.standing import Standing, origin
 from edl_allreduce.storage.url import Place
 from edl_allreduce.worker.checkpoint.writer import Checkpoints
 from edl_allreduce.worker.loop import journal as journals
@@ -23,17 +22,6 @@ from edl_allreduce.worker.loop.steps import Trains
 from edl_allreduce.worker.ring.base import Ring
 
 log = logging.getLogger(__name__)
-
-
-class Standing(NamedTuple):
-    """How far one rank is; ranks that stand alike have the same state."""
-
-    is_agreed: int
-    step: int
-    position: int
-    evaluated: int
-    journal_bytes: int
-    run: int
 
 
 @dataclass
@@ -53,6 +41,11 @@ class Agreement:
     def begin_from_checkpoint(self) -> None:
         """Take the newest checkpoint, as long as no state of a living worker was taken."""
         start = self.checkpoints.newest() if self.checkpoints is not None else None
+        if start is None and self._begun_from is not None and self.weights is not None:
+            raise FileNotFoundError(
+                f"{self._begun_from}, from which this worker would begin, was withdrawn or deleted; "
+                "another one begins without it"
+            )
         if start is None or start.path == self._begun_from:
             return
         self.trainer.restore(start.arrays)
@@ -60,37 +53,31 @@ class Agreement:
         state.step, state.position, state.journal = contents.step, contents.position, contents.journal
         self._begun_from = start.path
 
-    def agree(self, plan: Plan) -> str:
-        """Everybody goes on from the furthest state; it is sent only if somebody does not have it. Returns
-        why the job cannot go on, where those who have that state do not hold the same; else nothing."""
+    def agree(self, plan: Plan) -> int:
+        """Everybody goes on from the furthest state, or from one that can be compared; it is sent only if
+        somebody does not have it. Returns how many of its own steps this worker gave up for that."""
         table = self._gather()
-        owners = [rank for rank, standing in enumerate(table) if standing.is_agreed]
-        if not owners:  # only then: a newcomer to a living ring must not keep it waiting for a disk
+        begins = not any(standing.is_agreed for standing in table)
+        if begins:  # only then: a newcomer to a living ring must not keep it waiting for a disk
             self.begin_from_checkpoint()
             table = self._gather()
-        root = max(owners or range(len(table)), key=lambda rank: (table[rank].step, -rank))
-        furthest = table[root]._replace(is_agreed=1)
+        root, alike, gives_way = origin(table, comparable=self.weights is not None)
+        furthest, before = table[root]._replace(is_agreed=1), self.state.step
         if self.weights is not None:
-            alike = [rank for rank in owners if table[rank] == furthest]
-            if differs := self.weights.compare_owners(plan, alike, furthest.step):
-                return self._give_up(differs)
+            self.weights.compare_owners(plan, alike, furthest.step)
+            if gives_way is not None:
+                self.weights.give_way(gives_way, table[gives_way], trusted=len(alike) > 1)
         behind = [rank for rank, standing in enumerate(table) if standing != furthest and rank != root]
         if behind:
             leads = int(self.ring.rank == root)
             faults.reach("sync", rank=self.ring.rank, generation=plan.generation, root=leads)
             self._share(root, furthest, behind)
-        if not owners:
+        if begins:
             self._begin_run(root)
         self.state.is_agreed = True
         if self.checkpoints is not None:
             self.checkpoints.forget()
-        return ""
-
-    def _give_up(self, why: str) -> str:
-        """The end of the job is for those to say who hold its state."""
-        if not self.state.is_agreed:
-            raise RingBroken(why)
-        return why
+        return before - self.state.step if self.ring.rank == gives_way else 0
 
     def _gather(self) -> list[Standing]:
         state = self.state

@@ -160,6 +160,7 @@ class Engine:
         log.info("plan %d: rank %s of %d, because %s",
                  plan.generation, plan.rank_of(self.orders.seat.uid), plan.size, order.reason)  # fmt: skip
         self._boundary = None
+        self._weights.begin(order.weigh)
         place = self.state.start_point if self.state.is_agreed else None
         expected = place
         if place is None and not order.abort:
@@ -172,9 +173,7 @@ class Engine:
             self.orders.declined(plan, self.state.step)
             return
         try:
-            if differs := self._enter(plan, place):
-                self._leave_finished(stopped=True, failure=differs)
-                return
+            self._enter(plan, place)
             if feed is None or self.state.start_point != expected:
                 _close(feed)
                 feed = self._feeding.open(plan, self.state.start_point)
@@ -190,24 +189,20 @@ class Engine:
         finally:
             _close(feed)
 
-    def _enter(self, plan: Plan, place: StartPoint | None) -> str:
-        """Returns why the job cannot go on, if so."""
+    def _enter(self, plan: Plan, place: StartPoint | None) -> None:
         self.orders.progress.activity = Activity.JOINING
         if not self.orders.entering(plan, place):
             raise RingBroken("a newer plan is on its way")
         self.ring.join(plan, self.orders.seat.uid)
         self._broken = False
         self._pauses.joined()
-        if differs := self._agreement.agree(plan):
-            self.orders.joined(plan.generation, *self.state.start_point)  # who ends it must have been in it
-            return differs
+        given_up = self._agreement.agree(plan)
         self._pauses.synced()
         state, rank = self.state, self.ring.rank
-        self.diary.write(Begin(plan.generation, state.step, rank, plan.size, state.run))
+        self.diary.write(Begin(plan.generation, state.step, rank, plan.size, state.run, given_up))
         if rank == 0:
             self._write_manifest(finished=False)
         self.orders.joined(plan.generation, state.step, state.position)
-        return ""
 
     # ---------------------------------------------------------------------------------------- training
 
@@ -245,6 +240,7 @@ class Engine:
         self._pace.has_taken()
         self._left_out.tell(data.problems)
         faults.reach("compute", **at)
+        self._weights.look(plan)
         loss: Any = None
 
         def meet(own_loss: Any) -> Votes:
@@ -266,8 +262,8 @@ class Engine:
             self._finish(plan, stopped=True, failure=why)
             return True
         except StateDiffers as error:
-            self._leave_finished(stopped=True, failure=self._weights.differ(plan, error.checksums))
-            return True
+            self._weights.differ(plan, error.checksums)
+        self._weights.agreed()
         self._pace.applied(result.computed, self._pauses.way_in)
         self.diary.write(Applied(plan.generation, state.step))
         faults.reach("applied", **at)
@@ -351,6 +347,7 @@ class Engine:
     def _evaluate_if_due(self, plan: Plan) -> bool:
         if not self._evaluations.due(self.state, finished=self._finished()):
             return False
+        self._weights.look(plan)
         progress, step = self.orders.progress, self.state.step
         progress.ledger.close(Bucket.STEP, then=Bucket.EVALUATION)
         progress.activity, progress.done = Activity.COMPUTING, 0
@@ -372,9 +369,10 @@ class Engine:
 
     def _finish(self, plan: Plan, *, stopped: bool, failure: str = "") -> None:
         state = self.state
-        if self.settings.virtual_ranks and (differs := self._weights.compare(plan)):
-            self._leave_finished(stopped=True, failure=differs)
-            return
+        if self.settings.virtual_ranks:
+            self._weights.look(plan)
+            self._weights.compare(plan)
+            self._weights.agreed()
         self.orders.progress.ledger.close(Bucket.STEP, then=Bucket.FINISHING)
         log.info("Loss = %.6f, steps = %d (%s)",
                  self.orders.progress.loss, state.step, "stopped" if stopped else "finished")  # fmt: skip
