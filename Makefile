@@ -11,8 +11,8 @@ PYTEST := $(PYTHON) -m pytest $(PYTEST_FLAGS)
 AT_A_TIME := $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu test-kueue lint format docs cluster images bench chaos \
-	sanitize clean \
+.PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu test-kueue lint format docs cluster images bench \
+	chaos sanitize clean \
 	experiment-jobs experiment-nginx experiment-trace
 
 help: ## list the targets
