@@ -14,8 +14,8 @@ AT_A_TIME := $(shell expr $$(nproc) + 1)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu lint format docs cluster images bench chaos \
-	sanitize clean \
+.PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu test-kueue lint format docs cluster images bench \
+	chaos sanitize clean \
 	experiment-jobs experiment-nginx experiment-trace
 
 help: ## list the targets
@@ -50,6 +50,9 @@ test-gpu: ## on a machine with NVIDIA GPUs: Horovod with NCCL, collectives, trai
 		echo "the report to send back: build/gpu-report.json"; exit $$code; \
 	else echo "no NVIDIA GPU here (no /dev/nvidia0): nothing was set up and nothing was tested"; fi
 endif
+
+test-kueue: setup ## a job in a queue of a real Kueue, which is built from its Go module once (root)
+	$(PYTEST) -m soak tests/trainingjob/test_with_a_real_kueue.py
 
 lint: setup ## ruff, mypy strict, import layers
 	$(PYTHON) -m ruff check .

@@ -1,4 +1,4 @@
-"""Kubernetes' own programs: found, or built once from pinned source and kept.
+"""Kubernetes' own programs and some that run beside it: found, or built once from pinned source and kept.
 
 Each folder under `go/` is a Go module whose go.mod and go.sum pin versions and checksums. The result goes to
 the cache directory under a name made of these two files, so a change of version is a new build and an old one
@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +32,10 @@ class Module:
     name: str
     versioned_by: str
     programs: dict[str, str]
+    files: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What else is kept of the source of `versioned_by`: folder beside the programs -> files."""
+    beside: bool = False
+    """A cluster runs without it; it is built when somebody asks for it."""
 
     @property
     def source(self) -> Path:
@@ -70,11 +74,33 @@ MODULES = (
         },
     ),
     Module("coredns", "github.com/coredns/coredns", {"coredns": "kubelab/go/coredns"}),
-    Module("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
+    Module(
+        "kwok",
+        "sigs.k8s.io/kwok",
+        {"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
+        {
+            "stages": tuple(
+                f"kustomize/stage/{name}/*.yaml"
+                for name in ("node/fast", "node/heartbeat-with-lease", "pod/fast")
+            )
+        },
+    ),
     Module(
         "gofakes3",
         "github.com/johannesboyne/gofakes3",
         {"gofakes3": "github.com/johannesboyne/gofakes3/cmd/gofakes3"},
+        beside=True,
+    ),
+    Module("helm", "helm.sh/helm/v3", {"helm": "helm.sh/helm/v3/cmd/helm"}, beside=True),
+    Module(
+        "kueue",
+        "sigs.k8s.io/kueue",
+        {"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
+        {
+            "crds": ("config/components/crd/bases/*.yaml",),
+            "webhooks": ("config/components/webhook/manifests.yaml",),
+        },
+        beside=True,
     ),
     Module("tools", "tools", {"pause": "kubelab/go/tools/pause", "probe": "kubelab/go/tools/probe"}),
 )
@@ -103,14 +129,13 @@ def ensure(*modules: str) -> None:
 
 def complete() -> bool:
     """Whether nothing that a cluster needs has to be built."""
-    needed = (module for module in MODULES if module.name != "gofakes3")
-    return all(find(name) for module in needed for name in module.programs)
+    return all(find(name) for module in MODULES if not module.beside for name in module.programs)
 
 
-def hollow_stages() -> list[Path]:
-    """KWOK's own description of how hollow nodes and pods behave; it is kept beside the program."""
-    found = sorted((program("kwok").parent / "stages").glob("*.yaml"))
-    return found or sorted((_built(_module("kwok")) / "stages").glob("*.yaml"))
+def files(owner: str, folder: str) -> list[Path]:
+    """What is kept of a program's source, such as its CRDs; where the program was found it may be missing."""
+    found = sorted((program(owner).parent / folder).glob("*.yaml"))
+    return found or sorted((_built(_module(owner)) / folder).glob("*.yaml"))
 
 
 def _module(program: str) -> Module:
@@ -170,17 +195,15 @@ def _build(go: str, module: Module, scratch: Path) -> None:
         # Go names a program after the last part of its package's path that is not a version.
         made = [part for part in package.split("/") if not re.fullmatch(r"v\d+", part)][-1]
         (scratch / "bin" / made).rename(scratch / "bin" / name)
-    if module.name == "kwok":
-        folder = _output(
-            [go, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"], module.source, environment
-        ).strip()
-        (scratch / "bin" / "stages").mkdir()
-        for stage in ("node/fast", "node/heartbeat-with-lease", "pod/fast"):
-            for file in sorted((Path(folder) / "kustomize" / "stage" / stage).glob("*.yaml")):
-                if file.name != "kustomization.yaml":
-                    shutil.copy(file, scratch / "bin" / "stages" / file.name)
-        for file in (scratch / "bin" / "stages").iterdir():
-            file.chmod(0o644)  # Go's module cache is read-only
+    for name, patterns in module.files.items():
+        folder = scratch / "bin" / name
+        folder.mkdir()
+        where = [go, "list", "-m", "-f", "{{.Dir}}", module.versioned_by]
+        source = Path(_output(where, module.source, environment).strip())
+        for file in sorted(file for pattern in patterns for file in source.glob(pattern)):
+            if file.name != "kustomization.yaml":
+                shutil.copy(file, folder / file.name)
+                (folder / file.name).chmod(0o644)  # Go's module cache is read-only
     say.done()
 
 

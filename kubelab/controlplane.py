@@ -120,7 +120,7 @@ def write_corefile(run: Path) -> None:
 
 def write_stages(run: Path) -> None:
     """KWOK's rules: nodes are ready, pods run, pods of Jobs complete, deleted pods go."""
-    texts = [file.read_text() for file in binaries.hollow_stages()]
+    texts = [file.read_text() for file in binaries.files("kwok", "stages")]
     (run / "stages.yaml").write_text("\n---\n".join(texts))
 
 

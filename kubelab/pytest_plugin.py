@@ -2,7 +2,8 @@
 
 Marks: `cluster` (real nodes), `controlplane` (API server, scheduler, controllers, hollow nodes).
 Fixtures: `cluster`, `controlplane` (one each per session, restored after every test, gone after the last
-one that uses it), `namespace`.
+one that uses it), `namespace`; `helm` and `kueue` are paths of programs, built before the first test if a
+chosen one uses them.
 
 A test whose tier this machine does not allow is skipped, and the last line of the run says so; with CI=true
 it fails instead. K8S_TESTS=False leaves all of them out.
@@ -30,6 +31,7 @@ from kubelab.state import Kind
 
 _MARKS = {"cluster": tiers.Tier.NODES, "controlplane": tiers.Tier.CONTROL_PLANE}
 _PROGRAMS = {"cluster": ("kubernetes", "coredns", "tools"), "controlplane": ("kubernetes", "kwok")}
+_BESIDE = ("helm", "kueue")
 _MARKED = re.compile(rf"\bmark\.({'|'.join(_MARKS)})\b")
 _live = pytest.StashKey[list[Cluster]]()
 _sizes = pytest.StashKey[dict[str, story.Sizes]]()
@@ -95,16 +97,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         for mark, items in chosen.items():
             if items:
                 _prepare(items, partial(binaries.ensure, *_PROGRAMS[mark]))
+        acts: dict[str, Callable[[], None]] = {name: partial(binaries.ensure, name) for name in _BESIDE}
         for line in config.getini("kubelab_prepare"):
             fixture, _, command = line.partition(":")
+            acts[fixture.strip()] = partial(_run, shlex.split(command), config.rootpath)
+        for fixture, act in acts.items():
             users = [
                 item
                 for items in chosen.values()
                 for item in items
-                if fixture.strip() in getattr(item, "fixturenames", ())
+                if fixture in getattr(item, "fixturenames", ())
             ]
             if users:
-                _prepare(users, partial(_run, shlex.split(command), config.rootpath))
+                _prepare(users, act)
 
 
 def _prepare(items: list[pytest.Item], act: Callable[[], None]) -> None:
@@ -258,6 +263,18 @@ def controlplane(_hollow_clusters: _Lender, request: pytest.FixtureRequest) -> I
     """The session's control plane without real nodes; `add_hollow_nodes` gives it some."""
     yield _hollow_clusters.lend()
     _hollow_clusters.take_back(request.node.nodeid)
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    """The program of Helm."""
+    return binaries.program("helm")
+
+
+@pytest.fixture(scope="session")
+def kueue() -> Path:
+    """The program of Kueue; `binaries.files("kueue", …)` has its CRDs and webhooks."""
+    return binaries.program("kueue")
 
 
 _numbers = iter(range(1, 1_000_000))

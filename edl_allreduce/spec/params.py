@@ -105,14 +105,15 @@ class WorkerPriority:
     class_name: str
     high_fraction: Fraction | None = None
 
-    def class_of(self, slot: int, num_workers: int) -> str:
+    def class_of(self, slot: int, num_workers: int, together: int = 0) -> str:
         """The class of the worker in one of the slots 0 ... num_workers-1; '' means the cluster's default.
 
-        A relaunched worker has a new id but takes over the slot of the one that it replaces.
+        A relaunched worker has a new id but takes over the slot of the one that it replaces. `together`: so
+        many of the first ones are one thing to a queue, which must not lose it for a worker that is less.
         """
         if self.high_fraction is None:
             return self.class_name
-        return "high" if slot in high_slots(num_workers, self.high_fraction) else "low"
+        return "high" if slot in high_slots(num_workers, self.high_fraction, together) else "low"
 
 
 def parse_worker_priority(text: str) -> WorkerPriority:
@@ -136,9 +137,14 @@ def parse_class_name(text: str) -> str:
     return text
 
 
-def high_slots(num_workers: int, fraction: Fraction) -> frozenset[int]:
-    """ElasticDL's rule: ceil(n * f) workers are high, taken in turn from both ends of 0 ... n-1."""
+def high_slots(num_workers: int, fraction: Fraction, together: int = 0) -> frozenset[int]:
+    """ElasticDL's rule: ceil(n * f) workers are high, taken in turn from both ends of 0 ... n-1.
+
+    Where the first ones belong together it is they and those after them.
+    """
     count = math.ceil(num_workers * fraction)
+    if count and together:
+        return frozenset(range(max(count, together)))
     from_front = math.ceil(count / 2)
     return frozenset(range(from_front)) | frozenset(range(num_workers - (count - from_front), num_workers))
 

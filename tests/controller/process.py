@@ -24,6 +24,10 @@ SYSTEM = "elasticdl-system"
 def allow(cluster: Cluster, directory: Path) -> Path:
     """Apply the controller's rights; returns a kubeconfig of its account."""
     cluster.kubectl("apply", "-f", str(MANIFESTS / "namespace.yaml"), "-f", str(MANIFESTS / "rbac.yaml"))
+    return kubeconfig_of_the_account(cluster, directory)
+
+
+def kubeconfig_of_the_account(cluster: Cluster, directory: Path) -> Path:
     token = cluster.kubectl("create", "token", "elasticdl-controller", "-n", SYSTEM).strip()
     content = json.loads(cluster.kubectl("config", "view", "--raw", "-o", "json"))
     content["users"] = [{"name": user["name"], "user": {"token": token}} for user in content["users"]]

@@ -183,13 +183,15 @@ def test_a_suspended_job_stops_with_a_checkpoint_and_goes_on_later(lab: Lab, pla
         await lab.turn(controller)
         assert lab.orders().stop.startswith("suspended by its spec")
         lab.ends("Stopped", reason="suspended by its spec")
+        workers = [f"/api/v1/namespaces/{NAMESPACE}/pods/{name}" for name in lab.worker_names()]
+        lab.api.end_pod(workers[0])
         await lab.turn(controller)
         assert lab.master() is not None, "while its workers leave"
-        for pod in lab.worker_names():
-            lab.api.remove(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}")
+        for pod in workers[1:]:
+            lab.api.remove(pod)
         for _ in range(2):
             await lab.turn(controller)
-        assert lab.master() is None
+        assert lab.master() is None and lab.worker_names() == [], "nor is one left that had ended"
         assert lab.status()["phase"] == "Suspended"
         assert lab.condition("Suspended")["status"] == "True"
         lab.api.replace(job, _with(lab.api.get(job), suspend=False))

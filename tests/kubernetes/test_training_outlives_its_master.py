@@ -1,4 +1,4 @@
-"""Real training as a TrainingJob: its master is deleted, then its node drained; no step, no word is lost."""
+"""Real training as a TrainingJob: master deleted, node drained, job suspended; no step, no word is lost."""
 
 from __future__ import annotations
 
@@ -50,10 +50,15 @@ def nothing_was_forgotten(job: TrainingJob, told: list[dict[str, Any]], sums: di
         assert sum(now[parts].values()) == pytest.approx(now[whole], rel=0.01)
 
 
+def suspend(job: TrainingJob, so: bool) -> None:
+    change = json.dumps({"spec": {"suspend": so}})
+    job.cluster.kubectl("patch", "tj", job.name, "-n", job.namespace, "--type=merge", "-p", change)
+
+
 def test_a_master_that_is_deleted_or_drained_is_made_again_and_takes_over(
     controller, job, cluster, namespace
 ):
-    job.submit(2, 100, "--worker_resource_request=cpu=0.5,memory=256Mi")
+    job.submit(2, 100, "--worker_resource_request=cpu=0.5,memory=256Mi", "--checkpoint_dir=/data/checkpoints")
     job.trains_with(0, 1)
     first, said, sums = uid_of(job), history(job), goodput(job)
     assert {event["kind"] for event in said} >= {"launch", "hello", "ready", "plan"} and sums["seconds"]
@@ -82,6 +87,14 @@ def test_a_master_that_is_deleted_or_drained_is_made_again_and_takes_over(
     job.wait(lambda: "an earlier master of this job left workers" in job.log(), "it takes over, too")
     job.goes_on()
     nothing_was_forgotten(job, said, sums)
+
+    suspend(job, True)
+    named = (f"tj/{job.name}", "-n", namespace)
+    cluster.kubectl("wait", *named, "--for=condition=Suspended", "--timeout=120s")
+    eventually(lambda: not cluster.pods(namespace, "app=elasticdl"), "others have its room", 60)
+    assert any((job.directory / "checkpoints").iterdir())
+    suspend(job, False)
+    job.goes_on()
     verdict = job.ends_well()
     assert verdict.set_back == 0, "no step was made again"
     eventually(lambda: told().get("phase") == "Succeeded", "the TrainingJob says so", 60)

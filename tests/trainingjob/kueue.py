@@ -1,22 +1,19 @@
-"""A real Kueue beside a control plane: its program, CRDs and webhooks, from a source tree where it was built.
+"""A real Kueue beside a control plane: its program, CRDs and webhooks, built from its Go module.
 
-docs/kubernetes/kueue.md has the commands. Root is needed: Kueue wants a certificate below /etc, which it gets
-in a mount namespace of its own.
+Root is needed: Kueue wants a certificate below /etc, which it gets in a mount namespace of its own.
 """
 
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 import yaml
 
-from kubelab import eventually
+from kubelab import binaries, eventually
 from kubelab.cluster import Cluster
 from kubelab.errors import ApiError
 
@@ -27,16 +24,9 @@ START = """\
 mkdir upper work
 mount -t overlay overlay -o lowerdir=/etc,upperdir=upper,workdir=work /etc
 mkdir -p /etc/kueue/metrics/certs && cp tls.crt tls.key /etc/kueue/metrics/certs
-exec {source}/kueue --config=config.yaml --kubeconfig=kubeconfig --feature-gates=VisibilityOnDemand=false
+exec {program} --config=config.yaml --kubeconfig=kubeconfig --feature-gates=VisibilityOnDemand=false
 """
 GROUP = "/apis/kueue.x-k8s.io/v1beta2"
-
-
-def source() -> Path:
-    found = os.environ.get("KUEUE", "")
-    if not found:
-        pytest.skip("KUEUE names no source tree of Kueue with its program in it")
-    return Path(found)
 
 
 @contextmanager
@@ -53,7 +43,7 @@ def beside(cluster: Cluster, directory: Path, port: int, cpus: int) -> Iterator[
     }  # fmt: skip
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
     (directory / "kubeconfig").write_bytes(cluster.kubeconfig.read_bytes())
-    argv = ["unshare", "--mount", "sh", "-ec", START.format(source=source())]
+    argv = ["unshare", "--mount", "sh", "-ec", START.format(program=binaries.program("kueue"))]
     with (directory / "kueue.log").open("w") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=directory)
     try:
@@ -89,15 +79,13 @@ def _resources(cluster: Cluster, port: int, ca: str) -> None:
     def there(path: str) -> dict:
         return {"url": f"https://127.0.0.1:{port}{path}", "caBundle": ca}
 
-    components = source() / "config" / "components"
-    crds = [
-        yaml.safe_load(file.read_text()) for file in sorted((components / "crd" / "bases").glob("*.yaml"))
-    ]
+    crds = [yaml.safe_load(file.read_text()) for file in binaries.files("kueue", "crds")]
     for crd in crds:
         if crd["spec"]["names"]["plural"] in CONVERTED:
             webhook = {"clientConfig": there("/convert"), "conversionReviewVersions": ["v1"]}
             crd["spec"]["conversion"] = {"strategy": "Webhook", "webhook": webhook}
-    hooks = list(yaml.safe_load_all((components / "webhook" / "manifests.yaml").read_text()))
+    (manifests,) = binaries.files("kueue", "webhooks")
+    hooks = list(yaml.safe_load_all(manifests.read_text()))
     for kind, found in zip(("mutating", "validating"), hooks, strict=True):
         found["metadata"]["name"] = f"kueue-{kind}-webhook-configuration"
         kept = []

@@ -30,6 +30,19 @@ def test_the_minimum_is_a_group_and_the_rest_come_and_go_alone():
     assert all(kueue_of(pod)["kueue.x-k8s.io/pod-suspending-parent"] for pod in (master, *workers))
 
 
+def test_all_of_the_minimum_is_of_one_priority_and_no_other_worker_is_worth_more():
+    """A group has one priority, that of any of its pods: with one that is low all of it is preempted."""
+
+    def classes(fraction: str) -> list[str]:
+        flags = ("--queue_name=team", "--min_workers=2", f"--worker_pod_priority={fraction}")
+        return [pod["spec"].get("priorityClassName", "") for pod in pods(*flags)[1]]
+
+    assert classes("0.5") == ["high", "high", "low", "low"]
+    assert classes("0.25") == ["high", "high", "low", "low"], "half a group cannot be high"
+    assert classes("0.75") == ["high", "high", "high", "low"]
+    assert classes("0") == ["low"] * 4
+
+
 def test_the_master_waits_for_nobody_because_it_makes_the_group():
     master, _ = pods("--queue_name=team", "--min_workers=2")
     assert GROUP not in kueue_of(master)

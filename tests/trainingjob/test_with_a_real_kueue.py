@@ -1,4 +1,4 @@
-"""A job in a queue of a real Kueue: it shrinks where Kueue needs room, and grows when there is some again.
+"""A job in a queue of a real Kueue: it shrinks where Kueue needs room, grows again, and replaces who is lost.
 
 Pods are real objects on hollow nodes, made by the product's own code; a coroutine speaks for each worker.
 """
@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 
+from edl_allreduce.cluster.kubernetes.kueue import GROUP_LABEL
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.core.job.state import JobOptions
 from edl_allreduce.master.shell import JobShell
@@ -18,8 +19,9 @@ from tests.kubernetes.conftest import cluster_for, connect, owner_of, spec_for, 
 from tests.kubernetes.test_room_for_ninety_nine import worker
 from tests.trainingjob import kueue
 
-pytestmark = pytest.mark.controlplane
+pytestmark = [pytest.mark.controlplane, pytest.mark.soak, pytest.mark.usefixtures("kueue")]
 
+MINIMUM = "elasticdl-job-minimum"
 CLASSES = [
     {
         "apiVersion": "scheduling.k8s.io/v1",
@@ -52,6 +54,8 @@ def queue(controlplane, namespace, tmp_path):
     with kueue.beside(controlplane, tmp_path, port, cpus=4):
         controlplane.apply(kueue.local_queue(namespace))
         yield
+        # While somebody is there who lets go of those that it holds.
+        controlplane.kubectl("delete", "pods", "--all", "-n", namespace)
 
 
 def test_kueue_shrinks_a_job_instead_of_evicting_it(queue, controlplane, namespace, connect):  # noqa: F811
@@ -85,8 +89,11 @@ def test_kueue_shrinks_a_job_instead_of_evicting_it(queue, controlplane, namespa
 
         players = asyncio.create_task(play())
 
+        def members() -> set[int]:
+            return {one.worker_id for one in job.status().workers if one.rank >= 0}
+
         def ring() -> int:
-            return sum(one.rank >= 0 for one in job.status().workers)
+            return len(members())
 
         await until(lambda: ring() == 4, "the queue admits all four", 60)
         first = await asyncio.to_thread(running)
@@ -97,6 +104,12 @@ def test_kueue_shrinks_a_job_instead_of_evicting_it(queue, controlplane, namespa
         await asyncio.to_thread(controlplane.wait_for_pod, namespace, "urgent")
         controlplane.kubectl("delete", "pod", "urgent", "-n", namespace)
         await until(lambda: ring() == 4, "another one is admitted when there is room", 90)
+
+        # One of the minimum is lost: Kueue takes the next one into the group, which stays admitted.
+        controlplane.kubectl("delete", "pod", "elasticdl-job-worker-0", "-n", namespace)
+        await until(lambda: ring() == 4 and 0 not in members(), "another one trains in its place", 90)
+        group = await asyncio.to_thread(controlplane.pods, namespace, f"{GROUP_LABEL}={MINIMUM}")
+        assert len(group) == 2 and {pod["status"]["phase"] for pod in group} == {"Running"}
         players.cancel()
         job.kill_all()
         with suppress(asyncio.CancelledError):

@@ -18,6 +18,11 @@ GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 GROUP_SIZE = "kueue.x-k8s.io/pod-group-total-count"
 
 
+def together(spec: JobSpec) -> int:
+    """How many of the first workers are one workload to the job's queue."""
+    return spec.min_workers if spec.queue_name and spec.min_workers > 1 else 0
+
+
 def queued(pod: Object, spec: JobSpec, slot: int | None = None) -> Object:
     """The pod as one for the job's queue, if it has one. `slot`: which of the wanted workers it is."""
     if not spec.queue_name:
@@ -25,7 +30,7 @@ def queued(pod: Object, spec: JobSpec, slot: int | None = None) -> Object:
     metadata = dict(pod["metadata"])
     labels = {QUEUE_LABEL: spec.queue_name, MANAGED_LABEL: "true"}
     annotations = {PARENT: f"{API_VERSION}/{KIND}".lower()}
-    if slot is not None and slot < spec.min_workers and spec.min_workers > 1:
+    if slot is not None and slot < together(spec):
         labels[GROUP_LABEL] = f"elasticdl-{spec.job_name}-minimum"
         annotations[GROUP_SIZE] = str(spec.min_workers)
     metadata["labels"] = {**metadata.get("labels", {}), **labels}

@@ -11,7 +11,7 @@ from typing import Any
 
 from edl_allreduce import contract
 from edl_allreduce.cluster.kubernetes import names
-from edl_allreduce.cluster.kubernetes.kueue import queued
+from edl_allreduce.cluster.kubernetes.kueue import queued, together
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.spec import JobSpec, to_argv
@@ -313,7 +313,7 @@ def worker_pod(spec: JobSpec, worker_id: int, slot: int, context: MasterContext)
         "resources": _resources(spec.typed.worker_resources),
         "volumeMounts": mounts,
     }
-    priority = spec.typed.worker_priority.class_of(slot, spec.num_workers)
+    priority = spec.typed.worker_priority.class_of(slot, spec.num_workers, together(spec))
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from edl_allreduce.cluster.kubernetes import names
+from edl_allreduce.cluster.kubernetes.kueue import together
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.errors import ApiRefused, ClusterError
 from edl_allreduce.spec import JobSpec
@@ -151,7 +152,7 @@ def _classes(api: ReadingApi, spec: JobSpec) -> list[str]:
     workers = spec.typed.worker_priority
     wanted = {spec.typed.master_priority}
     slots = range(spec.num_workers + spec.standby)
-    wanted |= {workers.class_of(slot, spec.num_workers) for slot in slots}
+    wanted |= {workers.class_of(slot, spec.num_workers, together(spec)) for slot in slots}
     missing = [
         name
         for name in sorted(wanted - {""})

@@ -214,9 +214,9 @@ def _resting(known: Known, why: str) -> Verdict:
     message = why
     if not known.wish.keeps_state and known.told.progress.step:
         message += "; without output.checkpointDir it begins anew"
-    return Verdict(
-        Phase.SUSPENDED, "Suspended", message, 0, (), None, progress=replace(known.told.progress, ring=0)
-    )
+    # Pods that are over go, too: a queue that counts the members of a group would take them for members.
+    progress = replace(known.told.progress, ring=0)
+    return Verdict(Phase.SUSPENDED, "Suspended", message, 0, (DeleteEnded(),), None, progress=progress)
 
 
 def _stopping(
