@@ -11,7 +11,7 @@ PYTEST := $(PYTHON) -m pytest $(PYTEST_FLAGS)
 AT_A_TIME := $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu lint format docs cluster images bench chaos \
+.PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu lint format docs cluster images pin-images bench chaos \
 	sanitize clean \
 	experiment-jobs experiment-nginx experiment-trace
 
@@ -68,6 +68,9 @@ cluster: setup ## a local Kubernetes cluster on this machine
 
 images: setup ## the images of docker/; GPU=yes adds the one with CUDA
 	docker/build cpu controller data development $(if $(GPU),gpu)
+
+pin-images: setup ## write the digests of today's base images into the Dockerfiles; needs their registry
+	@$(PYTHON) docker/pin
 
 bench: setup ## measure, and write what was measured
 	@$(PYTHON) -m benchmarks
