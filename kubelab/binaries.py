@@ -76,8 +76,18 @@ MODULES = (
         "github.com/johannesboyne/gofakes3",
         {"gofakes3": "github.com/johannesboyne/gofakes3/cmd/gofakes3"},
     ),
+    Module(
+        "fake-gcs-server",
+        "github.com/fsouza/fake-gcs-server",
+        {"fake-gcs-server": "github.com/fsouza/fake-gcs-server"},
+    ),
+    Module("registry", "github.com/distribution/distribution/v3", {"registry": "kubelab/go/registry"}),
     Module("tools", "tools", {"pause": "kubelab/go/tools/pause", "probe": "kubelab/go/tools/probe"}),
 )
+
+
+_OF_TESTS = ("gofakes3", "fake-gcs-server", "registry")
+"""Servers that a test starts beside a cluster; each is built when one does."""
 
 
 def find(program: str) -> Path | None:
@@ -103,7 +113,7 @@ def ensure(*modules: str) -> None:
 
 def complete() -> bool:
     """Whether nothing that a cluster needs has to be built."""
-    needed = (module for module in MODULES if module.name != "gofakes3")
+    needed = (module for module in MODULES if module.name not in _OF_TESTS)
     return all(find(name) for module in needed for name in module.programs)
 
 
