@@ -14,8 +14,8 @@ AT_A_TIME := $(shell expr $$(nproc) + 1)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu test-kueue lint format docs cluster images bench \
-	chaos sanitize clean \
+.PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu test-kueue lint format docs cluster images \
+	pin-images bench chaos sanitize clean \
 	experiment-jobs experiment-nginx experiment-trace
 
 help: ## list the targets
@@ -74,6 +74,9 @@ cluster: setup ## a local Kubernetes cluster on this machine
 
 images: setup ## the images of docker/; GPU=yes adds the one with CUDA
 	docker/build cpu controller data development $(if $(GPU),gpu)
+
+pin-images: setup ## write the digests of today's base images into the Dockerfiles; needs their registry
+	@$(PYTHON) docker/pin
 
 bench: setup ## measure, and write what was measured
 	@$(PYTHON) -m benchmarks

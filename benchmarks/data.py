@@ -32,7 +32,8 @@ from edl_allreduce.data import Columns, RecordSource, open_source
 from edl_allreduce.data.writing import Format, write_columns
 from edl_allreduce.storage.remote import store
 from edl_allreduce.storage.url import place
-from kubelab.buckets import BucketServer, s3_environment
+from kubelab.buckets import s3_environment
+from kubelab.servers import s3_server
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf  # after the variable that keeps it quiet
@@ -140,7 +141,7 @@ def _readers(
 @contextmanager
 def _bucket(directory: Path) -> Iterator[str]:
     """A server of this process; the cache is in this directory."""
-    with BucketServer(directory, "records") as server:
+    with s3_server(directory, "records") as server:
         os.environ.update(s3_environment(server.port), EDL_CACHE_DIR=str(directory / "cache"))
         yield "s3://records/data"
 

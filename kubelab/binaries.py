@@ -102,6 +102,18 @@ MODULES = (
         },
         beside=True,
     ),
+    Module(
+        "fake-gcs-server",
+        "github.com/fsouza/fake-gcs-server",
+        {"fake-gcs-server": "github.com/fsouza/fake-gcs-server"},
+        beside=True,
+    ),
+    Module(
+        "registry",
+        "github.com/distribution/distribution/v3",
+        {"registry": "kubelab/go/registry"},
+        beside=True,
+    ),
     Module("tools", "tools", {"pause": "kubelab/go/tools/pause", "probe": "kubelab/go/tools/probe"}),
 )
 

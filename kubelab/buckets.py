@@ -1,26 +1,17 @@
-"""An emulator of S3 (gofakes3) on loopback, and a gate before it that can refuse, cut and delay what passes.
-
-It checks no signature and no right; refusals are the gate's. It keeps its buckets in a file, so that it may
-be killed and started again.
-"""
+"""A gate before a server of buckets on loopback, which can refuse, cut and delay what passes."""
 
 from __future__ import annotations
 
 import http.client
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from kubelab import binaries
-from kubelab.waiting import eventually, pause
-
-LOOPBACK = "127.0.0.1"
+from kubelab.servers import LOOPBACK
+from kubelab.waiting import pause
 
 
 def s3_environment(port: int) -> dict[str, str]:
@@ -33,52 +24,22 @@ def s3_environment(port: int) -> dict[str, str]:
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
         "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
-        "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY"), LOOPBACK))),
+        "NO_PROXY": _without_proxy(),
     }
 
 
-class BucketServer:
-    """A process that serves buckets until it is killed."""
+def gcs_environment(port: int) -> dict[str, str]:
+    """The same for those of Google, which neither look for a login nor for the kind of a bucket then."""
+    return {
+        "STORAGE_EMULATOR_HOST": f"http://{LOOPBACK}:{port}",
+        "NO_GCE_CHECK": "true",
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        "NO_PROXY": _without_proxy(),
+    }
 
-    def __init__(self, directory: Path, bucket: str) -> None:
-        self._file = directory / "buckets.db"
-        self._log = directory / "server.log"
-        self._bucket = bucket
-        self.port = _free_port()
-        self._process: subprocess.Popen[bytes] | None = None
-        self.kills = 0
 
-    def start(self) -> None:
-        argv = [str(binaries.program("gofakes3")), "-host", f"{LOOPBACK}:{self.port}"]
-        argv += ["-backend", "bolt", "-bolt.db", str(self._file), "-initialbucket", self._bucket]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(argv, stdout=log, stderr=log)
-        eventually(self._answers, f"the S3 server on port {self.port} to answer", 30)
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None
-
-    def kill(self) -> None:
-        """As a machine that loses its power."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-            self.kills += 1
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex((LOOPBACK, self.port)) == 0
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
+def _without_proxy() -> str:
+    return ",".join(filter(None, (os.environ.get("NO_PROXY"), LOOPBACK)))
 
 
 Fault = Callable[[str, str, int], str]
@@ -112,11 +73,6 @@ class BucketGate:
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="gate", daemon=True).start()
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """With it S3's own libraries come here."""
-        return s3_environment(self.port)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -168,10 +124,3 @@ def _answer(request: BaseHTTPRequestHandler, status: int, data: bytes) -> None:
     request.send_header("Content-Length", str(len(data)))
     request.end_headers()
     request.wfile.write(data)
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind((LOOPBACK, 0))
-        port: int = taken.getsockname()[1]
-        return port

@@ -105,22 +105,36 @@ def _build(argv: Sequence[str]) -> int:
     asked = parser.read(argv)
     if not (asked.path / "Dockerfile").exists():
         raise UsageError(f"There is no Dockerfile in {asked.path}; `{_PROGRAM} init` writes one there.")
-    return _run("build", "-t", asked.image, str(asked.path))
+    return _run(_builder(), "build", "-t", asked.image, str(asked.path))
 
 
 def _push(argv: Sequence[str]) -> int:
     parser = Parser(f"{_PROGRAM} push", "IMAGE", "Push the image to its registry, with your login there.")
     parser.add_argument("image", metavar="IMAGE", help="name and tag of the image")
-    return _run("push", parser.read(argv).image)
+    image: str = parser.read(argv).image
+    program = _builder()
+    return _run(program, "push", *without_tls(program, image), image)
 
 
-def _run(*words: str) -> int:
+def without_tls(program: str, image: str) -> list[str]:
+    """Flags for a registry on this machine, which has no certificate: docker knows that, others are told."""
+    host, slash, _ = image.partition("/")
+    name = host.partition(":")[0]
+    here = slash and (name == "localhost" or name.startswith("127."))
+    return ["--tls-verify=false"] if here and program != "docker" else []
+
+
+def _builder() -> str:
     program = next(filter(works, BUILDERS), None)
     if program is None:
         raise SetupError(
             f"none of {', '.join(BUILDERS)} works here (`docker info` says why it does not). On Debian: "
             "sudo apt-get install -y podman"
         )
+    return program
+
+
+def _run(program: str, *words: str) -> int:
     code = subprocess.run([program, *words], check=False).returncode
     if code:
         raise SetupError(f"`{program} {' '.join(words)}` ended with {code}; its own words are above.")

@@ -39,6 +39,13 @@ class ClusterFlags:
         help="Service account of the master, allowed to manage pods (manifests/elasticdl-rbac.yaml). "
         "Empty: the namespace's default, which every other pod of the namespace has, too.",
     )
+    worker_service_account: str = flag(
+        "",
+        group=Group.CLUSTER,
+        metavar="NAME",
+        help="Service account of workers, for a cloud that gives it rights on object storage. It needs none "
+        "in the cluster, and its token is not mounted. Empty: the namespace's default.",
+    )
     master_resource_request: str = flag(
         "cpu=0.1,memory=1024Mi",
         group=Group.CLUSTER,

@@ -232,6 +232,10 @@ class TrainFlags(TypedDict, total=False):
     """Service account of the master, allowed to manage pods (manifests/elasticdl-rbac.yaml). Empty: the
     namespace's default, which every other pod of the namespace has, too."""
 
+    worker_service_account: str | PathLike[str]
+    """Service account of workers, for a cloud that gives it rights on object storage. It needs none in
+    the cluster, and its token is not mounted. Empty: the namespace's default."""
+
     master_resource_request: str | PathLike[str]
     """What the master's pod asks for, as name=amount,...; names: cpu, memory, disk, ephemeral-storage,
     gpu, or a device such as amd.com/gpu."""

@@ -1,11 +1,17 @@
 """`elasticdl zoo`: a Dockerfile for model files, built and pushed by whatever builds images here."""
 
+import hashlib
+import io
+import json
 import subprocess
+import tarfile
+import urllib.request
 
 import pytest
 
 from edl_allreduce.cli import main as cli
-from edl_allreduce.cli.zoo import BUILDERS, works
+from edl_allreduce.cli.zoo import BUILDERS, without_tls, works
+from kubelab.servers import registry
 
 
 @pytest.fixture
@@ -98,13 +104,60 @@ def test_without_a_builder_the_cure_is_named(zoo, monkeypatch, capsys):
     assert "apt-get install" in capsys.readouterr().err
 
 
-def test_an_image_is_really_built(zoo):
+@pytest.mark.parametrize(
+    ("program", "image", "flags"),
+    [
+        ("buildah", "localhost:5000/me/zoo:1", ["--tls-verify=false"]),
+        ("podman", "127.0.0.1:5000/me/zoo:1", ["--tls-verify=false"]),
+        ("docker", "127.0.0.1:5000/me/zoo:1", []),
+        ("podman", "registry.example.com:5000/me/zoo:1", []),
+        ("podman", "127.0.0.1", []),
+    ],
+)
+def test_only_a_registry_on_this_machine_needs_no_certificate(program, image, flags):
+    assert without_tls(program, image) == flags
+
+
+@pytest.mark.programs
+@pytest.mark.timeout(900)  # the registry is built once
+def test_an_image_is_built_and_pushed_and_the_registry_has_all_of_it(zoo, tmp_path_factory):
     program = next(filter(works, BUILDERS), None)
     if program is None:
         pytest.skip(f"none of {', '.join(BUILDERS)} works here")
     assert cli.main(["zoo", "init", "--base_image=scratch"]) == 0
-    try:
-        assert cli.main(["zoo", "build", "--image=localhost/elasticdl-zoo:test"]) == 0
-    finally:
-        removed = subprocess.run([program, "rmi", "localhost/elasticdl-zoo:test"], check=False)
-    assert removed.returncode == 0, "it was there"
+    with registry(tmp_path_factory.mktemp("registry")) as server:
+        image = f"127.0.0.1:{server.port}/me/zoo:1"
+        try:
+            assert cli.main(["zoo", "build", f"--image={image}"]) == 0
+            assert cli.main(["zoo", "push", image]) == 0
+        finally:
+            removed = subprocess.run([program, "rmi", image], check=False)
+        assert removed.returncode == 0, "it was there"
+        manifest = json.loads(fetch(server, "manifests/1"))
+        config = json.loads(fetch(server, f"blobs/{manifest['config']['digest']}"))
+        assert config["config"]["User"] == "65532:65532"
+        names = [name for layer in manifest["layers"] for name in names_in(fetch_blob(server, layer))]
+        assert "model_zoo/mine.py" in names
+
+        pulled = subprocess.run([program, "pull", *without_tls(program, image), image], check=False)
+        assert pulled.returncode == 0
+        subprocess.run([program, "rmi", image], check=True)
+
+
+def fetch(server, what: str) -> bytes:
+    kinds = "application/vnd.oci.image.manifest.v1+json,application/vnd.docker.distribution.manifest.v2+json"
+    url = f"http://127.0.0.1:{server.port}/v2/me/zoo/{what}"
+    asked = urllib.request.Request(url, headers={"Accept": kinds})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        return answer.read()
+
+
+def fetch_blob(server, entry: dict) -> bytes:
+    blob = fetch(server, f"blobs/{entry['digest']}")
+    assert f"sha256:{hashlib.sha256(blob).hexdigest()}" == entry["digest"]
+    return blob
+
+
+def names_in(layer: bytes) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+        return tar.getnames()

@@ -63,6 +63,7 @@ def test_every_problem_is_told_at_once_with_its_cure(controlplane, namespace, co
         "--worker_pod_priority=nonsuch",
         "--volume=claim_name=nonsuch,mount_path=/data",
         "--service_account=nonsuch",
+        "--worker_service_account=nobody",
     )
     with pytest.raises(ClusterError) as refused:
         submit(spec)
@@ -70,7 +71,7 @@ def test_every_problem_is_told_at_once_with_its_cure(controlplane, namespace, co
     assert f"kubectl apply -n {namespace} -f manifests/elasticdl-rbac.yaml" in words
     assert "no PriorityClass nonsuch" in words
     assert "no PersistentVolumeClaim nonsuch" in words
-    assert "no service account nonsuch" in words
+    assert "no service account nonsuch" in words and "no service account nobody" in words
     assert objects(controlplane, namespace) == []
 
 

@@ -6,32 +6,45 @@ import pytest
 
 from edl_allreduce.contract import CACHE_DIR, STORAGE_SECONDS
 from edl_allreduce.storage import blocks, remote
-from kubelab.buckets import BucketGate, BucketServer
+from kubelab.buckets import BucketGate, s3_environment
+from kubelab.servers import s3_server
 
 BUCKET = "records"
 
 
 @pytest.fixture(scope="session")
 def _server(tmp_path_factory):
-    with BucketServer(tmp_path_factory.mktemp("s3"), BUCKET) as server:
+    with s3_server(tmp_path_factory.mktemp("s3"), BUCKET) as server:
         yield server
 
 
 @pytest.fixture
-def gate(_server, tmp_path, monkeypatch):
-    """The way to the server; clients of an earlier test are forgotten."""
-    if not _server.alive:
-        _server.start()
-    gate = BucketGate(_server.port)
-    for name, value in gate.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv(CACHE_DIR, str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv(STORAGE_SECONDS, "60")
+def gate_to(tmp_path, monkeypatch):
+    """Makes the way to a server, for libraries with that environment, which forget earlier tests."""
+    gates = []
+
+    def make(server, environment):
+        if not server.alive:
+            server.start()
+        gate = BucketGate(server.port)
+        gates.append(gate)
+        for name, value in environment(gate.port).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv(CACHE_DIR, str(tmp_path / "cache"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv(STORAGE_SECONDS, "60")
+        _forget()
+        return gate
+
+    yield make
     _forget()
-    yield gate
-    _forget()
-    gate.close()
+    for gate in gates:
+        gate.close()
+
+
+@pytest.fixture
+def gate(_server, gate_to):
+    return gate_to(_server, s3_environment)
 
 
 @pytest.fixture

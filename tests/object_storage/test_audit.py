@@ -23,6 +23,12 @@ pytestmark = pytest.mark.programs
 JOB = "digits"
 
 
+@pytest.fixture(autouse=True)
+def _busy_machine(monkeypatch):
+    """However long it takes to be told the number of a run; one test has less patience."""
+    monkeypatch.setattr(audit_upload, "RUN_SECONDS", 60.0)
+
+
 def begun(bucket: str, told: list | None = None) -> Diary:
     diary = Diary(bucket, 0, "u", (told if told is not None else []).append, JOB)
     diary.write_manifest(Manifest(dataset=8, job_name=JOB))

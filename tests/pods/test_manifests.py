@@ -168,6 +168,12 @@ def test_spot_nodes_are_chosen_by_selector_and_toleration():
     assert "tolerations" not in manifests.master_pod(spec_of("--worker_tolerations=any"))["spec"]
 
 
+def test_workers_run_under_the_account_that_they_are_given_without_its_token():
+    pod = worker("--worker_service_account=trainer")["spec"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("trainer", False)
+    assert "serviceAccountName" not in worker()["spec"]
+
+
 def test_a_worker_on_a_lost_node_is_given_up_soon():
     lost = {t["key"]: t for t in worker()["spec"]["tolerations"]}
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):

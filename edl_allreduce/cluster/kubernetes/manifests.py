@@ -115,7 +115,7 @@ def master_pod(spec: JobSpec, *, restart_killed: bool = False, uid: str = "") ->
         "spec": {
             **_pod_spec(spec.typed.master_priority),
             "restartPolicy": policy.value,
-            **({"serviceAccountName": spec.service_account} if spec.service_account else {}),
+            **_account(spec.service_account),
             "containers": [container],
             "volumes": [*volumes, {"name": "state", "emptyDir": {}}],
         },
@@ -326,6 +326,7 @@ def worker_pod(spec: JobSpec, worker_id: int, slot: int, context: MasterContext)
         "spec": {
             **_pod_spec(priority),
             "restartPolicy": "Never",  # the master replaces workers, under new ids
+            **_account(spec.worker_service_account),
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": grace_seconds(spec),
             **_placement(spec),
@@ -414,6 +415,10 @@ def _pod_spec(priority: str) -> Object:
         "enableServiceLinks": False,
         **({"priorityClassName": priority} if priority else {}),
     }
+
+
+def _account(name: str) -> Object:
+    return {"serviceAccountName": name} if name else {}
 
 
 def _container(spec: JobSpec, name: str, image: str) -> Object:

@@ -180,12 +180,15 @@ def _claims(api: ReadingApi, spec: JobSpec) -> list[str]:
 
 
 def _account(api: ReadingApi, spec: JobSpec) -> list[str]:
-    account = spec.service_account
-    if not account or _exists(api, names.path("serviceaccounts", spec.namespace, account)):
-        return []
+    cures = {
+        spec.worker_service_account: "`kubectl get serviceaccounts` lists those that exist; docs/guides/"
+        "object-storage.md has one that a cloud knows.",
+        spec.service_account: f"Make it and its rights: kubectl apply -n {spec.namespace} -f {RBAC}",
+    }
     return [
-        f"there is no service account {account} in namespace {spec.namespace}. "
-        f"Make it and its rights: kubectl apply -n {spec.namespace} -f {RBAC}"
+        f"there is no service account {account} in namespace {spec.namespace}. {cure}"
+        for account, cure in cures.items()
+        if account and not _exists(api, names.path("serviceaccounts", spec.namespace, account))
     ]
 
 

@@ -27,6 +27,7 @@ PODS_OF_WORKERS: Final = (
     "nodeSelector",
     "tolerations",
     "populateEnvNames",
+    "serviceAccount",
     "threads",
 )
 

@@ -33,6 +33,7 @@ _ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "image_pull_policy": ("imagePullPolicy",),
     "worker_image": ("workers", "image"),
     "worker_pod_priority": ("workers", "priority"),
+    "worker_service_account": ("workers", "serviceAccount"),
     "populate_env_names": ("workers", "populateEnvNames"),
     "threads_per_worker": ("workers", "threads"),
     "min_workers": ("workers", "min"),
