@@ -37,11 +37,14 @@ class Rank(FakeRing):
         self.rank, self.size, self.generation = rank, 2, 1
         self.sent: list[tuple[int, list[tuple[int, ...]]]] = []
         self.sums = 0
+        self.kinds: set[tuple[str, tuple[int, ...]]] = set()
+        """Of what it sends: the type, and the shape, of rows that of one row."""
 
     def sum(self, tensors: Sequence[Any], group: int = 0, *, halved: bool = False) -> list[Any]:
         def exchange(*values: Any) -> list[Any]:
             self.sent.append((group, [v.shape for v in values]))
             self.sums += 1
+            self.kinds |= {(v.dtype.name, v.shape[-1:]) for v in values}
             return FakeRing.sum(self, values)
 
         wire = [tf.cast(t, tf.float16) for t in tensors] if halved else list(tensors)
@@ -123,23 +126,27 @@ STEPS: list[list[list[int]]] = [
 """Equal shares, odd ones in several parts, and ranks without a record."""
 
 
-@pytest.mark.parametrize("bucket_mb", [0.0, 0.000001])
-def test_rows_give_the_bits_of_whole_tables(bucket_mb: float) -> None:
-    rowwise, whole = Pair(bucket_mb=bucket_mb), Pair(bucket_mb=math.inf)
-    for number, cuts in enumerate(STEPS):
-        got, expected = rowwise.step(number, cuts), whole.step(number, cuts)
-        assert [r.loss for r in got] == [r.loss for r in expected]
-        assert np.isfinite(got[0].loss)
-    for one, other in itertools.product(rowwise.trainers, whole.trainers):
-        for a, b in zip(one.state(), other.state(), strict=True):
-            np.testing.assert_array_equal(a, b)
-    for ring in rowwise.rings:
-        tables = [
-            shape for _, shapes in ring.sent for shape in shapes if len(shape) == 2 and shape[1] == WIDTH
-        ]
-        assert len(tables) == len(STEPS) and max(height for height, _ in tables) < WORDS / 100
-    for ring in whole.rings:
+@pytest.fixture(scope="module")
+def whole() -> tuple[list[float], list[Any]]:
+    """The losses and the state that whole tables lead to."""
+    pair = Pair(bucket_mb=math.inf)
+    losses = [pair.step(number, cuts)[0].loss for number, cuts in enumerate(STEPS)]
+    for ring in pair.rings:
         assert [group for group, shapes in ring.sent if (WORDS, WIDTH) in shapes] == [0] * len(STEPS)
+    return losses, pair.trainers[0].state()
+
+
+@pytest.mark.parametrize("bucket_mb", [0.0, 0.000001])
+def test_rows_give_the_bits_of_whole_tables(bucket_mb: float, whole: tuple[list[float], list[Any]]) -> None:
+    pair, (losses, state) = Pair(bucket_mb=bucket_mb), whole
+    for number, cuts in enumerate(STEPS):
+        assert [result.loss for result in pair.step(number, cuts)] == [losses[number]] * 2
+    for trainer in pair.trainers:
+        for expected, got in zip(state, trainer.state(), strict=True):
+            np.testing.assert_array_equal(got, expected)
+    for ring in pair.rings:
+        tables = [shape for _, shapes in ring.sent for shape in shapes if shape[1:] == (WIDTH,)]
+        assert len(tables) == len(STEPS) and max(height for height, _ in tables) < WORDS / 100
 
 
 def test_a_break_between_marks_and_rows_leaves_the_state_untouched() -> None:
@@ -154,16 +161,14 @@ def test_a_break_between_marks_and_rows_leaves_the_state_untouched() -> None:
             np.testing.assert_array_equal(got, expected)
 
 
-def test_compressed_rows_are_rounded_and_marks_are_not() -> None:
-    exact, rounded = Pair(), Pair(compression=GradientCompression.FP16)
+def test_compressed_rows_are_rounded_and_marks_are_not(whole: tuple[list[float], list[Any]]) -> None:
+    pair, (_, state) = Pair(compression=GradientCompression.FP16), whole
     for number, cuts in enumerate(STEPS):
-        exact.step(number, cuts)
-        rounded.step(number, cuts)
-    a, b = exact.trainers[0].state(), rounded.trainers[1].state()
-    moved = [np.abs(x - y).max() for x, y in zip(a, b, strict=True) if x.dtype == np.float32]
+        pair.step(number, cuts)
+    rounded = pair.trainers[1].state()
+    moved = [np.abs(x - y).max() for x, y in zip(state, rounded, strict=True) if x.dtype == np.float32]
     assert 0 < max(moved) < 0.02
-    sent = [shapes for _, shapes in rounded.rings[0].sent]
-    assert ((WORDS,),) in [tuple(shapes) for shapes in sent]
+    assert ("int32", (WORDS,)) in pair.rings[0].kinds and ("float16", (WIDTH,)) in pair.rings[0].kinds
 
 
 @pytest.mark.parametrize("height", [1, 64, 65, 20_000, 3_000_000])
