@@ -8,7 +8,8 @@ ranks on these machines through an `ssh` of ours. Both get the same model, recor
 
 The bound is the longer one of computing (as many processes at once that train the same model without a ring)
 and sending (a ring of N sends 2 (N-1)/N of all gradients from each machine). No ring can be quicker that sums
-all gradients of a step as they are, before it begins the next one. All machines share the cores of this one.
+all gradients of a step as they are, before it begins the next one (of `words` few rows have a gradient). All
+machines share the cores of this one.
 
 It needs root, for the namespaces.
 """
@@ -47,7 +48,7 @@ from edl_allreduce.testing.jobs import RunningJob
 BATCH = 64
 """Of each worker."""
 EPOCH_STEPS = 50
-PARAMETERS = {"mlp": 235_146, "cnn": 421_576, "cnn4": 3_965_776, "cnn25": 24_930_876}
+PARAMETERS = {"mlp": 235_146, "cnn": 421_576, "cnn4": 3_965_776, "cnn25": 24_930_876, "words": 6_425_290}
 FEWEST, MOST = 12, 300
 """Steps of one run."""
 WARM_UP = 0.2

@@ -92,6 +92,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--drains", type=int, default=7)
     parser.add_argument("--kills_of_four", type=int, default=7, help="in a job of four workers")
     parser.add_argument("--kills_with_standby", type=int, default=5, help="in a job of three workers")
+    parser.add_argument("--model", default=MODEL, help="of ours and of the peer; wide has a large state")
     parser.add_argument("--no_peer", action="store_true", help="only ours")
 
 
@@ -103,19 +104,21 @@ def measure(settings: argparse.Namespace, directory: Path) -> Report:
     def peers_turn() -> None:
         if not settings.no_peer:
             with said(HOROVOD_ELASTIC):
-                _their_round(theirs, directory / f"elastic-{next(turns)}", data)
+                _their_round(theirs, directory / f"elastic-{next(turns)}", settings.model, data)
 
     for round_ in range(settings.rounds):
         peers_turn()
         with said(f"round {round_ + 1}: ours, three workers"):
-            _our_three(ours, directory / f"three-{round_}", data, settings.kills, settings.drains)
+            where = directory / f"three-{round_}"
+            _our_three(ours, where, settings.model, data, settings.kills, settings.drains)
         if settings.kills_with_standby:
             with said(f"round {round_ + 1}: ours, three workers and one that stands by"):
-                _our_standby(ours, directory / f"standby-{round_}", data, settings.kills_with_standby)
+                where = directory / f"standby-{round_}"
+                _our_standby(ours, where, settings.model, data, settings.kills_with_standby)
         peers_turn()
         if settings.kills_of_four:
             with said(f"round {round_ + 1}: ours, four workers"):
-                _our_four(ours, directory / f"four-{round_}", data, settings.kills_of_four)
+                _our_four(ours, directory / f"four-{round_}", settings.model, data, settings.kills_of_four)
     peers_turn()
     return _report(ours, theirs)
 
@@ -123,9 +126,9 @@ def measure(settings: argparse.Namespace, directory: Path) -> Report:
 # --------------------------------------------------------------------------------------------------- ours
 
 
-def _our_three(pauses: Pauses, where: Path, data: Path, kills: int, drains: int) -> None:
+def _our_three(pauses: Pauses, where: Path, model: str, data: Path, kills: int, drains: int) -> None:
     with our_job(
-        where, MODEL, data, num_workers=3, minibatch_size=BATCH, num_epochs=FOREVER, cool_down_seconds=60
+        where, model, data, num_workers=3, minibatch_size=BATCH, num_epochs=FOREVER, cool_down_seconds=60
     ) as job:
         ring = _Ring(job, 3)
         for case, number in [(KILL_3, signal.SIGKILL)] * kills + [(DRAIN, signal.SIGTERM)] * drains:
@@ -137,10 +140,10 @@ def _our_three(pauses: Pauses, where: Path, data: Path, kills: int, drains: int)
         stop(job)
 
 
-def _our_standby(pauses: Pauses, where: Path, data: Path, kills: int) -> None:
+def _our_standby(pauses: Pauses, where: Path, model: str, data: Path, kills: int) -> None:
     """Who stands by is in the ring that follows the kill: its survivors' reports are the end of it."""
     numbers = {"num_workers": 3, "standby": 1, "minibatch_size": BATCH, "num_epochs": FOREVER}
-    with our_job(where, MODEL, data, **numbers) as job:
+    with our_job(where, model, data, **numbers) as job:
         members = list(job.wait_for("plan").event["workers"])
         for _ in range(kills):
             standby = job.wait_for("ready", "stands by").event["worker_id"]
@@ -158,8 +161,8 @@ def _goes_on(worker: int, generation: int) -> str:
     return f"worker {worker} goes on in generation {generation} "
 
 
-def _our_four(pauses: Pauses, where: Path, data: Path, kills: int) -> None:
-    with our_job(where, MODEL, data, num_workers=4, minibatch_size=BATCH, num_epochs=FOREVER) as job:
+def _our_four(pauses: Pauses, where: Path, model: str, data: Path, kills: int) -> None:
+    with our_job(where, model, data, num_workers=4, minibatch_size=BATCH, num_epochs=FOREVER) as job:
         ring = _Ring(job, 4)
         for number in range(kills):
             pauses.add(KILL_4, ring.lose(signal.SIGKILL))
@@ -207,11 +210,11 @@ class _Ring:
 # ------------------------------------------------------------------------------------------------ the peer
 
 
-def _their_round(pauses: Pauses, where: Path, data: Path) -> None:
+def _their_round(pauses: Pauses, where: Path, model: str, data: Path) -> None:
     """Two hosts, three, two, four, then two kills. What stalls ends the round."""
     hosts = Hosts(where, NAMES[:2])
     ranks = program(
-        "elastic", model=MODEL, data=data, batch=BATCH, steps=FOREVER, marks=where / "marks",
+        "elastic", model=model, data=data, batch=BATCH, steps=FOREVER, marks=where / "marks",
         threads=threads_of(3), commit_every=1,
     )  # fmt: skip
     with peer(where, [*hosts.launcher(2), *ranks], peer_environment()) as running:

@@ -156,6 +156,18 @@ def recurrent():
     )
 
 
+def vocabulary():
+    """Of so large a table only those rows travel that a batch looks at."""
+    return keras.Sequential(
+        [
+            layers.Input((LENGTH,), dtype="int64"),
+            layers.Embedding(20_000, 16),
+            layers.Flatten(),
+            layers.Dense(CLASSES),
+        ]
+    )
+
+
 def gated():
     return keras.Sequential(
         [

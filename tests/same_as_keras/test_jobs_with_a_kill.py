@@ -63,7 +63,12 @@ def by_keras(model: Any, features: str) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("model", "features", "feed"), [("sequential", "numbers", "feed"), ("recurrent", "words", "feed_words")]
+    ("model", "features", "feed"),
+    [
+        ("sequential", "numbers", "feed"),
+        ("recurrent", "words", "feed_words"),
+        ("vocabulary", "words", "feed_words"),
+    ],
 )
 def test_the_model_is_that_of_fit(train, weights, model, features, feed):
     job = train(
@@ -71,6 +76,7 @@ def test_the_model_is_that_of_fit(train, weights, model, features, feed):
     )
     assert job.wait(300) == 0, job.story()
     assert len(job.fired()) == 1
+    assert ("sent in rows: " in job.log(0)) == (model == "vocabulary")
     verdict = job.audit()
     assert verdict.clean and verdict.steps == STEPS, verdict
     for a, b in zip(by_keras(getattr(kinds, model), features), weights(job.output), strict=True):

@@ -11,6 +11,7 @@ they bring is applied when all of them have arrived (docs/decisions/overlapped-s
 from __future__ import annotations
 
 import logging
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ import tensorflow as tf
 
 from edl_allreduce.errors import ModelError, NotFinite, RingBroken
 from edl_allreduce.spec import GradientCompression, OnNan
+from edl_allreduce.worker.keras import rows
 from edl_allreduce.worker.keras import rules as keras_rules
 from edl_allreduce.worker.keras.arrays import read_arrays
 from edl_allreduce.worker.keras.buckets import buckets
@@ -90,6 +92,8 @@ class Trainer(InTwoParts):
         """What people should know about how this model is trained here."""
         self._trainable: list[Any] = []
         """What the loss depends on; Keras leaves other variables alone, weight decay included."""
+        self._tables: list[int] = []
+        """The places of gradients of which only some rows travel."""
         self._averaged: list[Any] = []
         self._counted: list[Any] = []
         """What counts over steps, such as metrics: each part of a batch adds to it, whatever its share."""
@@ -155,7 +159,12 @@ class Trainer(InTwoParts):
         sums = [tf.TensorSpec(v.shape, v.dtype) for v in self._trainable]
         sums += [tf.TensorSpec(v.shape, _kind(v)) for v in (*self._averaged, *self._counted)]
         self._add = Traced(self._add_graph, [[*sums, scalar], [*sums, scalar]])
-        self._buckets = buckets([_bytes(v) for v in self._trainable], self._bucket_mb)
+        tables = set(self._tables)
+        if tables:
+            log.info("sent in rows: %s", ", ".join(self._trainable[p].path for p in self._tables))
+        sizes = [0 if p in tables else _bytes(v) for p, v in enumerate(self._trainable)]
+        *early, last = ([p for p in b if p not in tables] for b in buckets(sizes, self._bucket_mb))
+        self._buckets = [*filter(None, early), last]
         if len(self._buckets) > 1:
             more, before = tf.TensorSpec([], tf.bool), [*sums, scalar]
             signature = [self._batch, tf.TensorSpec([], tf.float64), salt, before, more, scalar]
@@ -313,9 +322,15 @@ class Trainer(InTwoParts):
                 "so there is nothing to train; does it use `predictions`?"
             )
         self._trainable = [v for v, _ in used]
+        self._tables = [p for p, (v, g) in enumerate(used) if self._goes_as_rows(v, g)]
         counted = [self._counted_part(v, scope.get_current_value(v), share) for v in self._counted]
         gradients = [tf.convert_to_tensor(g) for _, g in used]
         return [*gradients, *averaged, *counted, tf.cast(loss, tf.float32)]
+
+    def _goes_as_rows(self, variable: Any, gradient: Any) -> bool:
+        if not isinstance(gradient, tf.IndexedSlices) or math.isinf(self._bucket_mb):
+            return False
+        return rows.worthwhile(variable.shape, tf.as_dtype(variable.dtype).size)
 
     def _part(self, variable: Any, value: Any, share: Any) -> Any:
         """What this part of a batch adds to a variable that is averaged. Of whole numbers the change travels:
@@ -344,13 +359,21 @@ class Trainer(InTwoParts):
     def _summed(self, sums: list[Any], control: Any) -> tuple[list[Any], Any]:
         """Over the ring, in the same groups on all ranks whatever each of them has computed. Votes and what
         is averaged go with the gradients that are ready last."""
-        groups = [*self._buckets, []] if self._halved else self._buckets  # nothing else may be rounded
-        *early, last = groups
+        *early, last = groups = self._buckets
+        if self._halved and last:  # nothing else may be rounded
+            *early, last = groups = [*groups, []]
         last = [*last, *range(len(self._trainable), len(sums))]
         reduced: dict[int, Any] = {}
         for group, places in enumerate(early, start=1):
             summed = self._ring.sum([sums[p] for p in places], group, halved=self._halved)
             reduced.update(zip(places, summed, strict=True))
+        if self._tables:
+            tables = rows.summed(
+                [sums[p] for p in self._tables],
+                lambda marks: self._ring.sum(marks, len(groups)),
+                lambda touched: self._ring.sum(touched, len(groups) + 1, halved=self._halved),
+            )
+            reduced.update(zip(self._tables, tables, strict=True))
         *others, total = self._ring.sum([*(sums[p] for p in last), control])
         reduced.update(zip(last, others, strict=True))
         return [reduced[place] for place in range(len(sums))], total

@@ -29,7 +29,7 @@ from edl_allreduce.worker.ring.library import (
     SENDS,
     SURVIVES,
 )
-from edl_allreduce.worker.ring.parcels import parcels, unpack
+from edl_allreduce.worker.ring.parcels import LARGE, pack, parcels, place_for, unpack
 from edl_allreduce.worker.ring.sockets import Sockets, own_sockets, shut_down
 
 log = logging.getLogger(__name__)
@@ -185,12 +185,14 @@ class HorovodRing(Collectives):
             return super().share_state(arrays, root, takers)  # then a tree is quicker
         received = [np.empty_like(array) for array in arrays] if self.rank in takers else arrays
         for giver, taker in zip(givers, takers, strict=False):
-            for parcel in parcels(received):
+            if self.rank not in (giver, taker):
+                continue
+            for parcel in parcels(received, alone=LARGE):
                 if self.rank == giver:
-                    packed = np.concatenate(parcel)
+                    packed = pack(parcel)
                     self._direct("send", taker, packed.ctypes.data, packed.nbytes)
-                elif self.rank == taker:
-                    packed = np.empty(sum(part.size for part in parcel), np.uint8)
+                else:
+                    packed = place_for(parcel)
                     self._direct("receive", giver, packed.ctypes.data, packed.nbytes)
                     unpack(packed, parcel)
         return received
