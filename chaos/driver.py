@@ -41,6 +41,8 @@ PATIENT_FAULTS = 5
 NEAR = 4
 """Steps before the end that are the last ones."""
 HOGS = 3
+PAUSE = "pause"
+"""A file beside the cases: while it is there, everything stands still. Others may need the machine."""
 EXPLAINED = frozenset({0, EXIT_EVICTED, EXIT_TERMINATED, -signal.SIGKILL, -signal.SIGTERM})
 """How a worker may end that nobody denied memory: by a signal from here, or told so by the master."""
 
@@ -115,6 +117,8 @@ class Driver:
 
     def _one(self, number: int, fault: Fault) -> str:
         """Wait for its time and moment, then do it; returns why the job hangs, if it does."""
+        if hang := self._stand_still():
+            return hang
         due = (self.done[-1].at if self.done else self._began) + fault.pause
         self._set_pace(number)
         hang = self._until(lambda: clock.now() >= due and not self._exhausted)
@@ -136,6 +140,31 @@ class Driver:
                 f"{number + 1}/{len(self.case.faults)} step {self.watch.step}: {fault}: {what or 'missed'}"
             )
         return hang
+
+    def _stand_still(self) -> str:
+        """As long as somebody wants it, between two faults: as if the machine had slept."""
+        pause = self.job.directory.parent / PAUSE
+        if not pause.exists():
+            return ""
+        hang = self._until(lambda: not self._undo and self.job.master is not None)
+        if hang or self._over:
+            return hang
+        self._silence(self.job.worker_pids(), 0.0)
+        met, began = self._left(), clock.now()
+        _signals(met, signal.SIGSTOP)
+        self._say("everything stands still")
+        for _ in clock.polls(1.0):
+            if not pause.exists():
+                break
+        _signals(met, signal.SIGCONT)
+        now = clock.now()
+        self._silence(self.job.worker_pids(), RECOVERY_SECONDS)
+        self._enough += now - began
+        self._disturbed, self._progress = now, (self._progress[0], now)
+        nap = Fault(0.0, Kind.FREEZE, Who.MACHINE, seconds=round(now - began, 1))
+        self.done.append(Done(now, nap, f"pids {met}"))
+        self._say(f"step {self.watch.step}: {nap}")
+        return ""
 
     @property
     def _exhausted(self) -> bool:
