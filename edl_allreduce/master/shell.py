@@ -264,6 +264,9 @@ class JobShell:
             return True
         if rendezvous.refusal(plan, uid, message):
             return False
+        if not self._parts.may_speak(plan.generation, uid):
+            log.debug("worker %s says more than a rendezvous needs", self.state.ids.get(uid))
+            return True
         match message:
             case protocol.KvSet(_, key, value):
                 self._pass_on(plan, key, value)
