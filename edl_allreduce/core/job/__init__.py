@@ -12,6 +12,7 @@ queue       the other kind: tasks that workers pull (evaluation, prediction)
 finishing   who writes the result, and how the job ends
 pacing      workers that are slow
 timing      where the time goes
+asleep      a master that was held up itself
 talk        how much one worker may have people told
 queries     what people are shown
 invariants  what must hold after every event; tests ask all the time

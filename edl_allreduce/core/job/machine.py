@@ -12,6 +12,7 @@ from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.job import (
     admission,
+    asleep,
     finishing,
     inheritance,
     keeping,
@@ -50,14 +51,13 @@ from edl_allreduce.core.job.turn import Turn, line
 from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.membership.hearing import PROOF
 
-TICK_SECONDS = 0.1
-"""How often time is told."""
-
 
 def handle(state: JobState, event: Event, now: float) -> tuple[JobState, tuple[Effect, ...]]:
     """The one door through which a job changes."""
     turn = Turn(state, now)
-    _take(turn, event)
+    slept = asleep.notice(turn)
+    if not (slept and isinstance(event, Tick)):  # hear what waits before anybody is called silent
+        _take(turn, event)
     _conclude(turn)
     return turn.state, tuple(turn.effects)
 
@@ -451,12 +451,7 @@ def _noted(turn: Turn, worker_id: int, note: protocol.Note) -> None:
 
 
 def _tick(turn: Turn) -> None:
-    state, now = turn.state, turn.now
-    before = now if state.ticked is None else state.ticked
-    turn.change(ticked=now)
-    deadlines = state.options.deadlines
-    if now - before > max(deadlines.heartbeat, 5 * TICK_SECONDS):
-        return  # this process was held up itself: hear what waits before anybody is called silent
+    turn.change(ticked=turn.now)
     if turn.over:
         return
     _judge(turn)
