@@ -146,7 +146,8 @@ class Driver:
         pause = self.job.directory.parent / PAUSE
         if not pause.exists():
             return ""
-        hang = self._until(lambda: not self._undo and self.job.master is not None)
+        last = max([self._began, *(done.at + done.fault.seconds for done in self.done[-10:])])
+        hang = self._until(lambda: not self._undo and self._progress[1] > last + RECOVERY_SECONDS)
         if hang or self._over:
             return hang
         self._silence(self.job.worker_pids(), 0.0)
