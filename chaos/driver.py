@@ -22,7 +22,7 @@ from chaos.job import PORT, Job
 from chaos.verdict import Evidence, excuse
 from chaos.watch import Watch
 from edl_allreduce import clock
-from edl_allreduce.contract import EXIT_EVICTED, EXIT_TERMINATED
+from edl_allreduce.contract import EXIT_EVICTED, EXIT_INVALID, EXIT_TERMINATED
 
 LOOK_SECONDS = 0.05
 SAMPLE_SECONDS = 2.0
@@ -246,10 +246,17 @@ class Driver:
                 code = worker.poll()
                 if code is not None:
                     del self.job.workers[number]
-                    if code not in EXPLAINED and worker.pid not in self._denied:
+                    no_room = code == EXIT_INVALID and self._no_room()
+                    if code not in EXPLAINED and worker.pid not in self._denied and not no_room:
                         self._crashes.append(f"worker {number} ended by itself with {code}")
             while len(self.job.workers) < self.job.shape.workers:
                 self.job.start_worker()
+
+    def _no_room(self) -> bool:
+        """Whether a full disk is felt: a worker by hand that begins then says so and ends."""
+        full = [done for done in self.done if done.what and done.fault.kind is Kind.FULL_DISK]
+        spans = [span for done in full for span in excuse(done.fault, done.at)]
+        return any(first <= clock.now() <= last for first, last in spans)
 
     def _reap(self) -> None:
         """Whoever lost its parent is a child of this process now."""

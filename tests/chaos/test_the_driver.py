@@ -14,7 +14,7 @@ import pytest
 from chaos import __main__ as command
 from chaos import campaign, memory, processes
 from chaos.campaign import CRASHED, Campaign
-from chaos.driver import PAUSE, Driver
+from chaos.driver import PAUSE, Done, Driver
 from chaos.faults import Fault, Kind, Style, Who
 from chaos.one import RESULT
 from chaos.schedule import case_of
@@ -69,6 +69,13 @@ def test_a_worker_by_hand_that_a_signal_ended_was_met_by_a_fault(driver, monkeyp
 @pytest.mark.parametrize("words, code", [("exit(1)", 1), ("import os; os.abort()", -signal.SIGABRT)])
 def test_a_worker_by_hand_that_crashes_is_a_problem(driver, monkeypatch, words, code):
     assert manned(driver, monkeypatch, words) == [f"worker 0 ended by itself with {code}"]
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_worker_by_hand_may_end_where_it_cannot_write(driver, monkeypatch, full):
+    fault = Fault(0.0, Kind.FULL_DISK, Who.MACHINE, seconds=0.5)
+    driver.done.append(Done(clock.now(), fault, "50000000" if full else ""))
+    assert manned(driver, monkeypatch, "exit(3)") == ([] if full else ["worker 0 ended by itself with 3"])
 
 
 def test_a_master_that_failed_just_before_it_was_killed_is_not_started_again(driver):
