@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-cluster test test-fast test-nccl test-gpu test-kueue lint format docs cluster images \
-	pin-images bench chaos sanitize clean \
+	pin-images bench chaos sanitize fuzz clean \
 	experiment-jobs experiment-nginx experiment-trace
 
 help: ## list the targets
@@ -92,6 +92,11 @@ experiment-trace: setup ## 160 jobs on 64 slots in simulated time; FLAGS="--work
 
 sanitize: setup ## the ring's tests with its library under a sanitizer (SANITIZER=address, thread)
 	@$(PYTHON) -m scripts.sanitize $(or $(SANITIZER),address) $(FLAGS)
+
+fuzz: setup ## damage files of one kind for as long as you like, learning (FORMAT=recordio, SECONDS=60)
+	@test -d build/fuzz/site || $(PYTHON) -m pip install --quiet --no-deps --only-binary :all: --require-hashes \
+		--target build/fuzz/site -r tests/bad_input/fuzz.txt
+	PYTHONPATH=build/fuzz/site $(PYTHON) -m tests.bad_input.fuzz $(or $(FORMAT),recordio) --seconds $(or $(SECONDS),60)
 
 # MINUTES, SEED: how long and from where on; FLAGS has more, such as --faults=2000.
 chaos: setup ## try to break the promises of real jobs, with random faults from outside (root)

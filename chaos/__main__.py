@@ -5,6 +5,7 @@
     python -m chaos --case chaos-results/seed-7-shrunk.json      one case again
 
 What was run is in --directory, and is not run again there; what failed there makes every later command fail.
+While there is a file `pause` in it, everything stands still.
 Needs root (or user namespaces), nft, ss and tc.
 """
 
@@ -19,6 +20,7 @@ import sys
 from pathlib import Path
 
 from chaos.campaign import Campaign, Outcome, table
+from chaos.driver import PAUSE
 from chaos.faults import Case, Style, from_data
 from chaos.schedule import case_of
 from edl_allreduce import clock
@@ -57,6 +59,9 @@ def _all(campaign: Campaign, settings: argparse.Namespace) -> list[Outcome]:
     seed = settings.seed
     outcomes: list[Outcome] = []
     while clock.now() < until and len(outcomes) < settings.jobs:
+        if (campaign.directory / PAUSE).exists():
+            clock.sleep(1.0)
+            continue
         case = case_of(seed, style=style)
         if not campaign.settled(case):
             outcomes.append(_told(campaign, _run(campaign, case), settings.shrink))

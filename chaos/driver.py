@@ -22,7 +22,7 @@ from chaos.job import PORT, Job
 from chaos.verdict import Evidence, excuse
 from chaos.watch import Watch
 from edl_allreduce import clock
-from edl_allreduce.contract import EXIT_EVICTED, EXIT_TERMINATED
+from edl_allreduce.contract import EXIT_EVICTED, EXIT_INVALID, EXIT_TERMINATED
 
 LOOK_SECONDS = 0.05
 SAMPLE_SECONDS = 2.0
@@ -41,6 +41,8 @@ PATIENT_FAULTS = 5
 NEAR = 4
 """Steps before the end that are the last ones."""
 HOGS = 3
+PAUSE = "pause"
+"""A file beside the cases: while it is there, everything stands still. Others may need the machine."""
 EXPLAINED = frozenset({0, EXIT_EVICTED, EXIT_TERMINATED, -signal.SIGKILL, -signal.SIGTERM})
 """How a worker may end that nobody denied memory: by a signal from here, or told so by the master."""
 
@@ -115,6 +117,8 @@ class Driver:
 
     def _one(self, number: int, fault: Fault) -> str:
         """Wait for its time and moment, then do it; returns why the job hangs, if it does."""
+        if hang := self._stand_still():
+            return hang
         due = (self.done[-1].at if self.done else self._began) + fault.pause
         self._set_pace(number)
         hang = self._until(lambda: clock.now() >= due and not self._exhausted)
@@ -136,6 +140,32 @@ class Driver:
                 f"{number + 1}/{len(self.case.faults)} step {self.watch.step}: {fault}: {what or 'missed'}"
             )
         return hang
+
+    def _stand_still(self) -> str:
+        """As long as somebody wants it, between two faults: as if the machine had slept."""
+        pause = self.job.directory.parent / PAUSE
+        if not pause.exists():
+            return ""
+        last = max([self._began, *(done.at + done.fault.seconds for done in self.done[-10:])])
+        hang = self._until(lambda: not self._undo and self._progress[1] > last + RECOVERY_SECONDS)
+        if hang or self._over:
+            return hang
+        self._silence(self.job.worker_pids(), 0.0)
+        met, began = self._left(), clock.now()
+        _signals(met, signal.SIGSTOP)
+        self._say("everything stands still")
+        for _ in clock.polls(1.0):
+            if not pause.exists():
+                break
+        _signals(met, signal.SIGCONT)
+        now = clock.now()
+        self._silence(self.job.worker_pids(), RECOVERY_SECONDS)
+        self._enough += now - began
+        self._disturbed, self._progress = now, (self._progress[0], now)
+        nap = Fault(0.0, Kind.FREEZE, Who.MACHINE, seconds=round(now - began, 1))
+        self.done.append(Done(now, nap, f"pids {met}"))
+        self._say(f"step {self.watch.step}: {nap}")
+        return ""
 
     @property
     def _exhausted(self) -> bool:
@@ -216,10 +246,17 @@ class Driver:
                 code = worker.poll()
                 if code is not None:
                     del self.job.workers[number]
-                    if code not in EXPLAINED and worker.pid not in self._denied:
+                    no_room = code == EXIT_INVALID and self._no_room()
+                    if code not in EXPLAINED and worker.pid not in self._denied and not no_room:
                         self._crashes.append(f"worker {number} ended by itself with {code}")
             while len(self.job.workers) < self.job.shape.workers:
                 self.job.start_worker()
+
+    def _no_room(self) -> bool:
+        """Whether a full disk is felt: a worker by hand that begins then says so and ends."""
+        full = [done for done in self.done if done.what and done.fault.kind is Kind.FULL_DISK]
+        spans = [span for done in full for span in excuse(done.fault, done.at)]
+        return any(first <= clock.now() <= last for first, last in spans)
 
     def _reap(self) -> None:
         """Whoever lost its parent is a child of this process now."""

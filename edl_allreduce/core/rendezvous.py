@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hmac
+import re
+from collections import Counter
 
+from edl_allreduce.core.attendance.queries import HERE, NEXT
 from edl_allreduce.core.protocol import KvPart, KvSet, Plan
 
 LONGEST_VALUE = 96 * 1024
 """Bytes. An address of Gloo has 136, and a rank tells one for each other rank: enough for rings of 700. All
 parts together then have 63 MiB, and no message may have more than 64 (`rpc.server.MAX_MESSAGE`)."""
 LONGEST_KEY = 512
+START = re.compile(rb"\[\d{1,16},\d{1,16}\]")
+"""A step and a position in the data."""
+
+Place = tuple[int, int]
+"""A rank, and of how many."""
 
 
 def ring_key(token: str, generation: int) -> bytes:
@@ -23,6 +31,21 @@ def is_stale(plan: Plan, message: KvSet | KvPart) -> bool:
     return message.generation < plan.generation
 
 
+def places(plan: Plan, rank: int) -> dict[str, Place]:
+    """Horovod's groups, by the names that its keys begin with, and the place of a rank in each: all, those of
+    its host, and those that have the same place on other hosts."""
+    host = plan.members[rank].host
+    local = [number for number, seat in enumerate(plan.members) if seat.host == host]
+    local_rank = local.index(rank)
+    on_host = Counter(seat.host for seat in plan.members)
+    across = [name for name, count in on_host.items() if count > local_rank]
+    return {
+        "global": (rank, plan.size),
+        f"local_{host}": (local_rank, len(local)),
+        f"cross_{local_rank}": (across.index(host), len(across)),
+    }
+
+
 def refusal(plan: Plan, uid: str, message: KvSet | KvPart) -> str:
     """Why this cannot be passed on to the members of `plan`; empty when it can."""
     rank = plan.rank_of(uid)
@@ -32,6 +55,26 @@ def refusal(plan: Plan, uid: str, message: KvSet | KvPart) -> str:
         return f"a key of generation {message.generation}, of which it is no member"
     if len(message.value) > LONGEST_VALUE or len(message.key) > LONGEST_KEY:
         return f"a key of {len(message.key)} characters with {len(message.value)} bytes"
-    if isinstance(message, KvPart) and (message.number, message.of) != (rank, plan.size):
-        return f"part {message.number} of {message.of}, where it has {rank} of {plan.size}"
-    return ""
+    if message.key in (NEXT, HERE):
+        right = isinstance(message, KvSet) and START.fullmatch(message.value) is not None
+    else:
+        right = _is_its_own(plan, rank, message)
+    return "" if right else f"in the rendezvous of rank {rank} of {plan.size} {_words(message)}"
+
+
+def _is_its_own(plan: Plan, rank: int, message: KvSet | KvPart) -> bool:
+    """A value under the key of another rank, or of all, would be taken for the address of somebody else."""
+    path, _, name = message.key.rpartition("/")
+    group = path.removeprefix("/")
+    place = (rank, plan.size) if group == "global" else places(plan, rank).get(group)
+    if place is None or path != f"/{group}":
+        return False
+    number, of = place
+    if isinstance(message, KvPart):
+        return name == f"all-{of}" and (message.number, message.of) == place
+    return name in (str(number), f"rank_{number}")
+
+
+def _words(message: KvSet | KvPart) -> str:
+    part = f"part {message.number} of {message.of} of " if isinstance(message, KvPart) else ""
+    return f"{part}the key {message.key}, which is not its own"

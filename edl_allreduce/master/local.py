@@ -48,6 +48,9 @@ from edl_allreduce.web.guard import page_token, page_url
 
 log = logging.getLogger(__name__)
 
+REGISTER_SECONDS = 1.0
+"""After which a master that found its disk full tries again to write down where it is."""
+
 LOOPBACK = "127.0.0.1"
 ANY = "0.0.0.0"
 ORPHAN_SECONDS = 0.2
@@ -138,6 +141,7 @@ class LocalJob:
         """What happened to the job's own files."""
         self.page = ""
         """Host and port of its page; empty without one."""
+        self._registering: asyncio.Task[None] | None = None
         self.report = ""
         """Where its report is, once it is over."""
         self.feed: Feed
@@ -187,7 +191,8 @@ class LocalJob:
         self.feed.start()
         metrics.start()
         notary.start()
-        self._register()
+        if not self._register():
+            self._registering = asyncio.create_task(self._register_later())
         self._name_page()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -260,12 +265,15 @@ class LocalJob:
         try:
             write()
         except OSError as error:
-            if not self.trouble:
-                self.trouble = (
-                    f"{self.directory} can no longer be written ({error.strerror}); `elasticdl status` and "
-                    "`elasticdl events` will not know everything"
-                )
-                self.job.note(NoteKind.NOTICE, self.trouble)
+            self._cannot_write(error)
+
+    def _cannot_write(self, error: OSError) -> None:
+        if not self.trouble:
+            self.trouble = (
+                f"{self.directory} can no longer be written ({error.strerror}); `elasticdl status` and "
+                "`elasticdl events` will not know everything"
+            )
+            self.job.note(NoteKind.NOTICE, self.trouble)
 
     def _audit(self) -> str:
         if self._judge is None or not self.spec.audit_dir:
@@ -349,8 +357,27 @@ class LocalJob:
     def _described(self, status: JobStatus) -> JobStatus:
         return dataclasses.replace(status, job_dir=str(self.directory.resolve()), flags=self._flags)
 
-    def _register(self) -> None:
-        address = Address(
+    def _register(self) -> bool:
+        """Write down where this master is. One that comes back to its job does without for a while: a full
+        disk must not end what its workers go on with."""
+        try:
+            self._files.register(self._own_address())
+        except OSError as error:
+            if self._earlier is None:
+                raise UsageError(
+                    f"{self.directory} cannot be written: {error.strerror}. Make room."
+                ) from error
+            self._cannot_write(error)
+            return False
+        return True
+
+    async def _register_later(self) -> None:
+        await clock.SYSTEM.rest(REGISTER_SECONDS)
+        while not self._register():
+            await clock.SYSTEM.rest(REGISTER_SECONDS)
+
+    def _own_address(self) -> Address:
+        return Address(
             job_name=self.spec.job_name,
             address=self._address,
             token=self.token,
@@ -362,7 +389,6 @@ class LocalJob:
             page=self.page,
             mark=self._mark,
         )
-        self._files.register(address)
 
 
 def _given_token() -> str:

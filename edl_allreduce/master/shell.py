@@ -18,6 +18,7 @@ from edl_allreduce.clock import SYSTEM, Clock
 from edl_allreduce.cluster.base import Cluster, Found
 from edl_allreduce.core import event_data, events, protocol, rendezvous
 from edl_allreduce.core.job import inbox, inheritance, keeping, machine, queries, ring, state
+from edl_allreduce.core.job.asleep import TICK_SECONDS
 from edl_allreduce.core.job.inheritance import Inheritance
 from edl_allreduce.core.job.lifecycle import FINAL
 from edl_allreduce.core.job.state import JobOptions, JobState, Result
@@ -264,6 +265,9 @@ class JobShell:
             return True
         if rendezvous.refusal(plan, uid, message):
             return False
+        if not self._parts.may_speak(plan.generation, uid):
+            log.debug("worker %s says more than a rendezvous needs", self.state.ids.get(uid))
+            return True
         match message:
             case protocol.KvSet(_, key, value):
                 self._pass_on(plan, key, value)
@@ -302,7 +306,7 @@ class JobShell:
     async def _tick(self) -> None:
         while True:
             self.deliver(inbox.Tick())
-            await self._clock.rest(machine.TICK_SECONDS)
+            await self._clock.rest(TICK_SECONDS)
 
     def _later(self, errand: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(errand)

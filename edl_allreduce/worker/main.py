@@ -32,6 +32,7 @@ from edl_allreduce.errors import (
 from edl_allreduce.spec import JobSpec, JobType, parse_job
 from edl_allreduce.worker.attendant import Attendant
 from edl_allreduce.worker.keras import pinned_imports
+from edl_allreduce.worker.loop.orders import Ending
 from edl_allreduce.worker.start import failure, signals
 from edl_allreduce.worker.start.by_hand import complete, told_everything
 from edl_allreduce.worker.start.launcher import find_launcher, launched_job, run_static
@@ -125,7 +126,7 @@ def run(spec: JobSpec) -> int:
         try:
             import_tensorflow()
             from edl_allreduce.worker.start import tasks as pulled
-            from edl_allreduce.worker.start.session import Ending, prepare
+            from edl_allreduce.worker.start.session import prepare
         except Exception as error:
             raise failure.cannot_load(error) from error
         for path in pinned_imports.install():
@@ -143,8 +144,21 @@ def run(spec: JobSpec) -> int:
     log.info("ends: %s", ending.value)
     control.close()
     told = control.wait_closed(LAST_WORDS_SECONDS)
-    left = 0 if told else EXIT_TERMINATED
-    return {Ending.EVICTED: EXIT_EVICTED, Ending.ABANDONED: EXIT_FAILED, Ending.LEFT: left}.get(ending, 0)
+    return exit_code(ending, told=told, draining=control.draining)
+
+
+def exit_code(ending: Ending, *, told: bool, draining: bool) -> int:
+    """`told`: the master heard its last words; `draining`: it was asked to leave, which is no failure of its
+    own, whether or not there is a master."""
+    match ending:
+        case Ending.EVICTED:
+            return EXIT_EVICTED
+        case Ending.ABANDONED:
+            return EXIT_TERMINATED if draining else EXIT_FAILED
+        case Ending.LEFT:
+            return 0 if told else EXIT_TERMINATED
+        case Ending.RELEASED:
+            return 0
 
 
 def _failed(spec: JobSpec, control: Attendant, error: BaseException) -> int:

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from chaos import __main__ as command
-from chaos import campaign, memory
+from chaos import campaign, memory, processes
 from chaos.campaign import CRASHED, Campaign
-from chaos.driver import Driver
+from chaos.driver import PAUSE, Done, Driver
 from chaos.faults import Fault, Kind, Style, Who
 from chaos.one import RESULT
 from chaos.schedule import case_of
+from edl_allreduce import clock
 
 NAME = "worker-0-aaa.jsonl"
 
@@ -25,7 +26,7 @@ NAME = "worker-0-aaa.jsonl"
 @pytest.fixture
 def driver(tmp_path: Path) -> Driver:
     case = case_of(1, style=Style.BY_HAND)
-    return Driver(case, tmp_path, lambda line: None, 60.0, "chaos-test-")
+    return Driver(case, tmp_path / "case", lambda line: None, 60.0, "chaos-test-")
 
 
 def ended(words: str) -> subprocess.Popen[bytes]:
@@ -70,6 +71,13 @@ def test_a_worker_by_hand_that_crashes_is_a_problem(driver, monkeypatch, words, 
     assert manned(driver, monkeypatch, words) == [f"worker 0 ended by itself with {code}"]
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_a_worker_by_hand_may_end_where_it_cannot_write(driver, monkeypatch, full):
+    fault = Fault(0.0, Kind.FULL_DISK, Who.MACHINE, seconds=0.5)
+    driver.done.append(Done(clock.now(), fault, "50000000" if full else ""))
+    assert manned(driver, monkeypatch, "exit(3)") == ([] if full else ["worker 0 ended by itself with 3"])
+
+
 def test_a_master_that_failed_just_before_it_was_killed_is_not_started_again(driver):
     driver.job.master = ended("exit(3)")
     assert driver._do(Fault(0.0, Kind.KILL, Who.MASTER)) == ""
@@ -82,11 +90,44 @@ def test_a_master_that_was_killed_is_started_again(driver):
     assert driver._code is None and driver._master_back is not None
 
 
+# ----------------------------------------------------------------------------------------- standing still
+
+
+def test_everything_stands_still_while_others_need_the_machine(driver, monkeypatch):
+    pause = driver.job.directory.parent / PAUSE
+    words = "import time; time.sleep(600)"
+    driver.job.master = subprocess.Popen([sys.executable, "-c", words])
+    pid = driver.job.master.pid
+    monkeypatch.setattr(driver, "_left", lambda: [pid])
+    seen: list[str] = []
+
+    def say(line: str) -> None:
+        """Called when it stands, and when it goes on."""
+        os.waitid(os.P_PID, pid, os.WSTOPPED if not seen else os.WCONTINUED)
+        seen.append(processes.state(pid))
+        pause.unlink(missing_ok=True)
+
+    monkeypatch.setattr(driver, "_say", say)
+    try:
+        assert driver._stand_still() == "" and driver.done == [], "nobody asked for it"
+        pause.touch()
+        driver._progress = 5, clock.now() + 60  # all is well after the last fault
+        enough = driver._enough
+        assert driver._stand_still() == ""
+        assert seen[0] == "T" and seen[1] != "T"
+        (nap,) = driver.done
+        assert str(nap.fault).startswith("freeze machine") and driver._enough > enough
+    finally:
+        driver.job.master.kill()
+        driver.job.master.wait()
+        pause.unlink(missing_ok=True)
+
+
 # ------------------------------------------------------------------------------------------- who was silenced
 
 
 def test_a_worker_that_is_killed_is_known_by_its_diary_and_its_last_update(driver):
-    driver.job.audit.mkdir()
+    driver.job.audit.mkdir(parents=True)
     path = driver.job.audit / NAME
     begin = {"begin": {"generation": 1, "step": 0, "size": 1, "run": 0}}
     path.write_text(json.dumps(begin) + "\n")

@@ -462,6 +462,34 @@ def test_a_master_that_was_held_up_itself_calls_nobody_silent():
     assert not scene.told("evict") and scene.ring == 2
 
 
+@pytest.mark.parametrize("first", ["tick", "a worker"])
+def test_a_machine_that_slept_with_all_its_workers_goes_on_with_them(first):
+    """Their heartbeats come a while after the master's first looks at the clock."""
+    scene = Scene().train().wait(5)
+    scene.now += 3000
+    if first == "a worker":
+        scene.cut(1)
+    for _ in range(5):
+        scene.give(inbox.Tick())
+        scene.now += 0.1
+    if first == "a worker":
+        scene.connect(1)
+    scene.wait(30)
+    assert not scene.told("evict") and scene.ring == 2 and scene.state.progress.losses == 0
+
+
+def test_who_is_silent_between_the_naps_of_a_master_is_evicted_all_the_same():
+    scene = Scene().train().wait(5)
+    scene.freeze(1)
+    for _ in range(200):
+        scene.now += 5.0  # longer than a heartbeat: a nap
+        scene.give(inbox.Tick())
+        scene.wait(1.0)
+        if scene.told("evict"):
+            break
+    assert "worker 1 sent no heartbeat" in scene.told("evict")[0]
+
+
 # ------------------------------------------------------------------------------------------------ results
 
 

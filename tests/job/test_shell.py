@@ -15,6 +15,7 @@ from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.health import Activity
 from edl_allreduce.core.job import inbox, machine
 from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.parts import MOST_KEYS
 from edl_allreduce.core.protocol import NoteKind, Seat
 from edl_allreduce.core.rendezvous import LONGEST_VALUE
 from edl_allreduce.core.status import EventRecord
@@ -111,20 +112,25 @@ def test_what_the_machine_wants_is_done():
     play(scenario)
 
 
+ALL = "/global/all-2"
+
+
+def entries(stream: Stream) -> list[tuple[str, bytes]]:
+    return [(m.key, m.value) for m in stream.heard if isinstance(m, protocol.KvEntry)]
+
+
 def test_keys_of_a_rendezvous_go_to_its_members_and_parts_as_a_whole():
     async def scenario(lab: Lab) -> None:
         first, second = await two_that_train(lab)
         stranger = lab.stream(7)
         generation = lab.shell.status().generation
-        first.say(protocol.KvSet(generation, "a", b"1"), protocol.KvSet(generation - 1, "old", b"0"))
-        first.say(protocol.KvPart(generation, "b", 0, 2, b"x"))
+        first.say(protocol.KvSet(generation, "/global/0", b"1"), protocol.KvSet(generation - 1, "old", b"0"))
+        first.say(protocol.KvPart(generation, ALL, 0, 2, b"x"))
         await lab.clock.settle()
-        second.say(protocol.KvPart(generation, "b", 1, 2, b"yz"))
+        second.say(protocol.KvPart(generation, ALL, 1, 2, b"yz"))
         await lab.clock.settle()
-        entries = [m for m in second.heard if isinstance(m, protocol.KvEntry)]
-        assert entries == [m for m in first.heard if isinstance(m, protocol.KvEntry)]
-        assert [(entry.key, entry.value) for entry in entries] == [("a", b"1"), ("b", b"1 2\nxyz")]
-        assert not [m for m in stranger.heard if isinstance(m, protocol.KvEntry)]
+        assert entries(second) == entries(first) == [("/global/0", b"1"), (ALL, b"1 2\nxyz")]
+        assert entries(stranger) == []
 
     play(scenario)
 
@@ -137,21 +143,36 @@ def test_in_a_rendezvous_members_speak_and_each_for_itself():
         stranger = lab.stream(7)
         generation = lab.shell.status().generation
         foreign = [
-            protocol.KvPart(10**12, "b", 0, 2, b"evil"),
-            protocol.KvPart(generation, "b", 0, 2, b"evil"),
-            protocol.KvPart(generation, "b", 1, 1, b"evil"),
-            protocol.KvSet(generation, "a", b"x" * (LONGEST_VALUE + 1)),
+            protocol.KvPart(10**12, ALL, 0, 2, b"evil"),
+            protocol.KvPart(generation, ALL, 0, 2, b"evil"),
+            protocol.KvPart(generation, ALL, 1, 1, b"evil"),
+            protocol.KvSet(generation, ALL, b"4 4\nevilevil"),
+            protocol.KvSet(generation, "/global/0", b"evil"),
+            protocol.KvSet(generation, "/global/1", b"x" * (LONGEST_VALUE + 1)),
         ]
         second.say(*foreign)
-        stranger.say(foreign[1], protocol.KvSet(generation, "a", b"evil"))
+        stranger.say(foreign[1], protocol.KvSet(generation, "/global/1", b"evil"))
         await lab.clock.settle()
         assert len(lab.told("anomaly")) == len(foreign) + 2
-        assert not [m for m in first.heard if isinstance(m, protocol.KvEntry)]
-        first.say(protocol.KvPart(generation, "b", 0, 2, b"x"))
-        second.say(protocol.KvPart(generation, "b", 1, 2, b"y"))
+        assert entries(first) == []
+        first.say(protocol.KvPart(generation, ALL, 0, 2, b"x"))
+        second.say(protocol.KvPart(generation, ALL, 1, 2, b"y"))
         await lab.clock.settle()
-        entries = [(m.key, m.value) for m in first.heard if isinstance(m, protocol.KvEntry)]
-        assert entries == [("b", b"1 1\nxy")]
+        assert entries(first) == [(ALL, b"1 1\nxy")]
+
+    play(scenario)
+
+
+def test_who_says_its_part_again_and_again_does_not_keep_all_others_busy():
+    """Each time the whole, as large as the ring, would go to everybody."""
+
+    async def scenario(lab: Lab) -> None:
+        first, second = await two_that_train(lab)
+        generation = lab.shell.status().generation
+        first.say(protocol.KvPart(generation, ALL, 0, 2, b"x"))
+        second.say(*[protocol.KvPart(generation, ALL, 1, 2, b"y")] * 1000)
+        await lab.clock.settle()
+        assert 1 <= len(entries(first)) <= MOST_KEYS
 
     play(scenario)
 

@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
+from edl_allreduce import clock
 from edl_allreduce.testing.faults import Fault
 from edl_allreduce.testing.jobs import RunningJob
 from tests.conftest import EPOCHS, GLOBAL_BATCH
@@ -25,6 +26,7 @@ NOBODY = 65534
 CHALLENGE = 16
 """Bytes that a ring that forms says to everybody who connects: chance, and nothing else."""
 MASTER = ("-m", "edl_allreduce.master.main")
+ByHand = Callable[..., tuple[RunningJob, list[subprocess.Popen[bytes]]]]
 TOKEN = "a token that is long enough"
 
 
@@ -47,9 +49,11 @@ def family(job: RunningJob) -> list[int]:
 class Intruder:
     """Speaks to all ports of a job until it is told to end; another user where this one may become one."""
 
-    def __init__(self, job: RunningJob) -> None:
+    def __init__(self, job: RunningJob, pids: list[int] | None = None) -> None:
+        """`pids`: of all its processes, where they are not children of the master."""
         user = [str(NOBODY)] if os.geteuid() == 0 else []
         self._job = job
+        self._pids = pids
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("intruder.py")), *user],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -61,7 +65,7 @@ class Intruder:
     def _point_at_ports(self) -> None:
         assert self._process.stdin is not None
         while not self._enough.wait(0.01) and self._job.process.poll() is None:
-            for places in listening(family(self._job)).values():
+            for places in listening(self._pids or family(self._job)).values():
                 for _, port in places:
                     print(port, file=self._process.stdin, flush=True)
 
@@ -115,24 +119,95 @@ def port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_who_takes_the_port_of_a_dead_master_does_not_get_the_token(
+@pytest.fixture
+def by_hand(
     launch: Callable[..., RunningJob], port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> Iterator[ByHand]:
+    """A master that starts nobody, and two workers that were started beside it."""
     monkeypatch.setenv("EDL_JOB_TOKEN", TOKEN)
-    flags = {"program": MASTER, "port": port, "num_workers": 0, "min_workers": 2, "cool_down_seconds": 1}
-    job = launch(Fault("compute", "hold", {"step": 10}, repeat=True), **flags)
-    logs = job.job_dir / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    workers = []
-    for number in range(2):
-        command = ["-m", "edl_allreduce.worker.main", f"--worker_id={number}"]
-        with (logs / f"worker-{number}.log").open("wb") as log:
-            workers.append(
-                subprocess.Popen(
-                    [sys.executable, *command, f"--master_addr=127.0.0.1:{port}"],
-                    stdout=log, stderr=log, env=job.environment, start_new_session=True,
-                )
-            )  # fmt: skip
+    workers: list[subprocess.Popen[bytes]] = []
+
+    def start(*faults: Fault, **flags: object) -> tuple[RunningJob, list[subprocess.Popen[bytes]]]:
+        settings = {"num_workers": 0, "min_workers": 2, "cool_down_seconds": 1, **flags}
+        job = launch(*faults, program=MASTER, port=port, **settings)
+        logs = job.job_dir / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        for number in range(0 if workers else 2):
+            command = ["-m", "edl_allreduce.worker.main", f"--worker_id={number}"]
+            with (logs / f"worker-{number}.log").open("wb") as log:
+                workers.append(
+                    subprocess.Popen(
+                        [sys.executable, *command, f"--master_addr=127.0.0.1:{port}"],
+                        stdout=log, stderr=log, env=job.environment, start_new_session=True,
+                    )
+                )  # fmt: skip
+        return job, workers
+
+    yield start
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+
+
+def cost(pids: list[int]) -> dict[int, tuple[int, int, int]]:
+    """Memory, threads and descriptors of each."""
+    seen = [psutil.Process(pid) for pid in pids]
+    return {p.pid: (p.memory_info().rss, p.num_threads(), p.num_fds()) for p in seen}
+
+
+def test_every_port_of_a_job_by_hand_is_closed_to_strangers(
+    by_hand: ByHand,
+    port: int,
+    nothing_was_lost: Callable[[RunningJob], None],
+) -> None:
+    """While its ring forms, and while it stands."""
+    job, workers = by_hand(
+        Fault("compute", "hold", {"step": 10}, repeat=True),
+        minibatch_size=GLOBAL_BATCH // 2,
+        num_epochs=EPOCHS,
+        bind="0.0.0.0",
+        dashboard_port="off",  # it has guards and strangers of its own: tests/page
+    )
+    pids = [job.process.pid, *(worker.pid for worker in workers)]
+    intruder = Intruder(job, pids)
+    job.wait_fired(2)
+    done = intruder.leave()
+    assert done["connected"] > 50 and done["ports"] >= 3, done
+    assert done["longest"] <= CHALLENGE, "nobody told it anything"
+    places = listening(pids)
+    assert [at for at, _ in places[job.process.pid]] in (["0.0.0.0"], ["::"]), "where it was told to"
+    for worker in workers:
+        assert [at for at, _ in places[worker.pid]] == ["127.0.0.1"], "the store, and nothing else"
+    ports = sorted({number for found in places.values() for _, number in found})
+    assert port in ports and len(ports) == 3
+    before = cost(pids)
+    user = NOBODY if os.geteuid() == 0 else 0
+    siege = [sys.executable, str(Path(__file__).with_name("siege.py")), str(user), *map(str, ports)]
+    said = subprocess.run(siege, capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0, said.stderr
+    told: dict[str, dict[str, int]] = json.loads(said.stdout)
+    master = told.pop(str(port))
+    assert master["UNAUTHENTICATED"] > 50 and master["crowd"] > 100, master
+    answers = {"UNAUTHENTICATED", "UNAVAILABLE", "UNIMPLEMENTED"}
+    learnt = {"certificates", "crowd", "longest", "refused", "hung up"}
+    assert master.keys() <= answers | learnt and master["longest"] <= CHALLENGE, master
+    for store in told.values():
+        assert store["crowd"] > 100 and store.keys() <= {"crowd", "longest", "refused", "hung up"}, store
+        assert store.get("longest", 0) == 0
+    for pid, (memory, threads, descriptors) in before.items():
+        for _ in clock.polls(0.1, within=60):
+            more = cost([pid])[pid]
+            if more[2] <= descriptors + 4:
+                break
+        assert more[0] < memory + 32 * 1024 * 1024 and more[1] <= threads + 10, (before[pid], more)
+        assert more[2] <= descriptors + 4, "all of the crowd was hung up"
+    job.release()
+    nothing_was_lost(job)
+    assert [worker.wait(60) for worker in workers] == [0, 0]
+
+
+def test_who_takes_the_port_of_a_dead_master_does_not_get_the_token(by_hand: ByHand, port: int) -> None:
+    job, workers = by_hand(Fault("compute", "hold", {"step": 10}, repeat=True))
     job.wait_fired(2)
     job.process.send_signal(signal.SIGKILL)
     job.process.wait()
@@ -146,7 +221,7 @@ def test_who_takes_the_port_of_a_dead_master_does_not_get_the_token(
                 heard.append(connection.recv(10_000))
     assert all(words for words in heard), "the workers came to it"
     assert not any(b"Bearer" in words or TOKEN.encode() in words for words in heard)
-    again = launch(**flags)
+    again, _ = by_hand()
     again.wait_for("hello", "worker 0", again=True)
     again.wait_for("hello", "worker 1", again=True)
     job.release()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from edl_allreduce.core import protocol
-from edl_allreduce.core.job import inbox
+from edl_allreduce.core.job import inbox, talk
 from edl_allreduce.core.job.keeping import MOST_WORKERS, refusal_to_scale
 from edl_allreduce.core.job.lifecycle import Phase
 from edl_allreduce.core.protocol import Seat
@@ -15,6 +16,7 @@ from edl_allreduce.errors import BadMessage
 from edl_allreduce.rpc import codec
 from edl_allreduce.testing.scene import OPTIONS, READY, Scene
 
+FLOOD_IS_FORGIVEN = 2 * talk.MOST / talk.LETTERS_PER_SECOND
 PULLED = replace(OPTIONS, task_records=50)
 
 
@@ -118,3 +120,53 @@ def test_nobody_asks_for_a_million_workers() -> None:
     assert f"at most {MOST_WORKERS}" in refusal_to_scale(scene.state, 10**6)
     scene.give(inbox.Scale(10**6))
     assert scene.status.wanted == 2
+
+
+# ------------------------------------------------------------------------------------- too much of everything
+
+FLOODS = [
+    lambda number: protocol.Note(protocol.NoteKind.WARNING, f"{number} " + "x" * 1000),
+    lambda number: protocol.Note(protocol.NoteKind.WARNING, f"{number} " + "x" * 1000, once=True),
+    lambda number: protocol.Evaluated(number, {"x" * 1000: 1.0}),
+    lambda number: protocol.Checkpointed(number, "x" * 1000),
+    lambda number: protocol.Exported("/nowhere"),
+    lambda number: protocol.KvSet(10**9 + number, "/global/0", b"evil"),
+]
+
+
+def letters(scene: Scene) -> int:
+    return sum(len(event.text()) for event in scene.events)
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_flood_of_reports_is_cut_off_and_told_of_and_others_are_heard_on(
+    flood: Callable[[int], protocol.FromWorker],
+) -> None:
+    scene = watched(Scene().train())
+    for number in range(20_000):
+        scene.say(1, flood(number))
+    assert letters(scene) < talk.MOST + 50_000
+    assert len([text for text in scene.told("anomaly") if "more reports than anybody reads" in text]) == 1
+    state = scene.state
+    assert len(state.told_once) + len(state.progress.metrics) < 20_000
+    scene.say(0, protocol.Note(protocol.NoteKind.WARNING, "from another worker"))
+    assert "from another worker" in scene.told("warning")[-1]
+    scene.wait(FLOOD_IS_FORGIVEN)
+    scene.say(1, protocol.Note(protocol.NoteKind.WARNING, "quiet for a while"))
+    assert "quiet for a while" in scene.told("warning")[-1]
+    assert scene.phase is Phase.TRAINING
+
+
+def test_who_connects_again_and_again_does_not_fill_the_history() -> None:
+    scene = watched(Scene().train())
+    hello = protocol.Hello(Seat("uid-x", 77, "h" * 500))
+    for link in range(1000, 6000):
+        scene.give(inbox.Connected(hello, link))
+    assert letters(scene) < talk.MOST + 50_000
+
+
+def test_a_ring_that_nobody_could_have_is_no_hello() -> None:
+    scene = Scene().train()
+    seats = tuple(Seat(f"made-up-{number}", number, "host") for number in range(MOST_WORKERS + 1))
+    scene.give(inbox.Connected(protocol.Hello(Seat("uid-x", 77, "host"), protocol.Plan(9, seats)), 99))
+    assert "uid-x" not in scene.state.peers and len(scene.state.ids) < 10

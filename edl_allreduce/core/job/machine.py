@@ -10,7 +10,19 @@ from edl_allreduce.core import events, health, protocol, rendezvous
 from edl_allreduce.core.causes import Cause
 from edl_allreduce.core.course import DIGEST, Course, differences
 from edl_allreduce.core.health import Activity
-from edl_allreduce.core.job import doubts, finishing, inheritance, keeping, pacing, queue, ring, timing
+from edl_allreduce.core.job import (
+    admission,
+    asleep,
+    doubts,
+    finishing,
+    inheritance,
+    keeping,
+    pacing,
+    queue,
+    ring,
+    talk,
+    timing,
+)
 from edl_allreduce.core.job.inbox import (
     Adopt,
     Connected,
@@ -40,16 +52,13 @@ from edl_allreduce.core.job.turn import Turn, line
 from edl_allreduce.core.membership import types as membership
 from edl_allreduce.core.membership.hearing import PROOF
 
-TICK_SECONDS = 0.1
-"""How often time is told."""
-HIGHEST_ID = 999_999
-"""Of a worker. It is part of the names of pods, which have a limit."""
-
 
 def handle(state: JobState, event: Event, now: float) -> tuple[JobState, tuple[Effect, ...]]:
     """The one door through which a job changes."""
     turn = Turn(state, now)
-    _take(turn, event)
+    slept = asleep.notice(turn)
+    if not (slept and isinstance(event, Tick)):  # hear what waits before anybody is called silent
+        _take(turn, event)
     _conclude(turn)
     return turn.state, tuple(turn.effects)
 
@@ -63,10 +72,12 @@ def broken(state: JobState, why: str) -> JobState:
 
 def _take(turn: Turn, event: Event) -> None:
     match event:
-        case Connected():
+        case Connected(hello):
             _connected(turn, event)
+            talk.charge(turn, hello.seat.worker_id)
         case Heard(uid, link, message):
             _heard(turn, uid, link, message)
+            talk.charge(turn, turn.state.ids.get(uid, events.NOBODY))
         case HungUp(uid, link):
             _hung_up(turn, uid, link)
         case Ended():
@@ -128,7 +139,7 @@ def _stop(turn: Turn, reason: str) -> None:
 
 def _connected(turn: Turn, event: Connected) -> None:
     hello, link, state = event.hello, event.link, turn.state
-    answer = _refusal(state, hello)
+    answer = admission.refusal(state, hello)
     if answer is not None:
         turn.do(Send(link, answer))
         turn.do(HangUp(link))
@@ -162,28 +173,6 @@ def _connected(turn: Turn, event: Connected) -> None:
     if slot is not None and slot.draining:
         turn.send(uid, protocol.Drain())
     finishing.returned(turn, uid)
-
-
-def _refusal(state: JobState, hello: protocol.Hello) -> protocol.Evicted | protocol.Release | None:
-    """The answer to somebody who has no part in this job, or none any more."""
-    uid, worker_id = hello.seat.uid, hello.seat.worker_id
-    if hello.protocol != protocol.PROTOCOL:
-        return protocol.Evicted(
-            f"the worker speaks protocol {hello.protocol} (version {hello.version}), the master "
-            f"{protocol.PROTOCOL}; use the same version for both"
-        )
-    if not 0 <= worker_id <= HIGHEST_ID:
-        return protocol.Evicted(f"--worker_id={worker_id}: a number from 0 to {HIGHEST_ID} is expected")
-    if uid in state.gone:
-        return protocol.Evicted("the ring went on without this worker")
-    finisher = uid == state.ending.exporter or uid in state.ending.finishers
-    if state.phase in FINAL or (state.phase is Phase.FINISHING and not finisher):
-        # Whoever is known did its part: its release may have been lost with its last connection.
-        return protocol.Release() if uid in state.ids else protocol.Evicted("the job is over")
-    same = (peer for peer in state.peers.values() if peer.worker_id == worker_id)
-    if any(peer.hello.seat.uid != uid for peer in same):
-        return protocol.Evicted(f"there is another worker {worker_id}; choose another --worker_id")
-    return None
 
 
 def _hung_up(turn: Turn, uid: str, link: int) -> None:
@@ -374,23 +363,27 @@ def _course(ready: protocol.Ready) -> Course:
 def _fact(turn: Turn, worker_id: int, message: protocol.FromWorker) -> bool:
     """What is true whoever is in which ring; False when the message is no such fact."""
     match message:
+        case protocol.BadRecords():
+            _left_out(turn, worker_id, message)
+        case protocol.Failed():
+            if _is_news(turn, worker_id, message):
+                turn.slot(worker_id, failed=message)
+                keeping.tell_of_start(turn, worker_id, events.WorkerFailed(worker_id, line(message.summary)))
+        case protocol.Reformed() | protocol.Evaluated() | protocol.Checkpointed() | protocol.Note() if (
+            talk.is_spent(turn, worker_id)
+        ):
+            pass
         case protocol.Reformed() as r:
             known = turn.state.progress.reforms
             if r.generation not in known or r.pause > known[r.generation].pause:
                 turn.progress(reforms={**known, r.generation: r})
             parts = (r.notice, r.plan, r.join, r.sync, r.first_step)
             turn.tell(events.RingReformed(worker_id, r.generation, r.size, *parts))
-        case protocol.Failed():
-            if _is_news(turn, worker_id, message):
-                turn.slot(worker_id, failed=message)
-                keeping.tell_of_start(turn, worker_id, events.WorkerFailed(worker_id, line(message.summary)))
         case protocol.Evaluated():
             _evaluated(turn, message)
         case protocol.Checkpointed():
             if _is_news(turn, worker_id, message):
                 _checkpointed(turn, worker_id, message)
-        case protocol.BadRecords():
-            _left_out(turn, worker_id, message)
         case protocol.Note():
             _noted(turn, worker_id, message)
         case _:
@@ -453,12 +446,7 @@ def _noted(turn: Turn, worker_id: int, note: protocol.Note) -> None:
 
 
 def _tick(turn: Turn) -> None:
-    state, now = turn.state, turn.now
-    before = now if state.ticked is None else state.ticked
-    turn.change(ticked=now)
-    deadlines = state.options.deadlines
-    if now - before > max(deadlines.heartbeat, 5 * TICK_SECONDS):
-        return  # this process was held up itself: hear what waits before anybody is called silent
+    turn.change(ticked=turn.now)
     if turn.over:
         return
     _judge(turn)

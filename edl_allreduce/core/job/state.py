@@ -94,6 +94,14 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Allowance:
+    """How many letters of reports a worker had left, and when (`talk`)."""
+
+    left: float
+    at: float
+
+
+@dataclass(frozen=True)
 class Keeping:
     """How it went with starting workers so far."""
 
@@ -257,6 +265,8 @@ class JobState:
     reported: Mapping[tuple[int, str], protocol.FromWorker] = field(default_factory=dict)
     """By worker and kind: the last reports of which each is told once."""
     told_once: frozenset[tuple[str, str]] = frozenset()
+    talk: Mapping[int, Allowance] = field(default_factory=dict)
+    """By worker: how much it may still have people told."""
     waiting: Waiting = Waiting()
     ending: Ending = Ending()
     deaf: bool = False

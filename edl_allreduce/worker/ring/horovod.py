@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edl_allreduce.core.protocol import Plan
-from edl_allreduce.core.rendezvous import ring_key
+from edl_allreduce.core.rendezvous import places, ring_key
 from edl_allreduce.errors import RingBroken
 from edl_allreduce.version import STOCK_HOROVOD
 from edl_allreduce.worker.ring.base import Arrays
@@ -211,18 +211,9 @@ def _rank(plan: Plan, uid: str) -> int:
 
 def _topology(plan: Plan, rank: int) -> dict[str, str]:
     """What Horovod wants to know about hosts, from the plan."""
-    host = plan.members[rank].host
-    local = [r for r, seat in enumerate(plan.members) if seat.host == host]
-    local_rank = local.index(rank)
-    hosts = list(dict.fromkeys(seat.host for seat in plan.members))
-    with_peer = [h for h in hosts if sum(seat.host == h for seat in plan.members) > local_rank]
+    numbers = [number for place in places(plan, rank).values() for number in place]
     return {
-        "HOROVOD_RANK": str(rank),
-        "HOROVOD_SIZE": str(plan.size),
-        "HOROVOD_LOCAL_RANK": str(local_rank),
-        "HOROVOD_LOCAL_SIZE": str(len(local)),
-        "HOROVOD_CROSS_RANK": str(with_peer.index(host)),
-        "HOROVOD_CROSS_SIZE": str(len(with_peer)),
-        "HOROVOD_HOSTNAME": host,
+        **{f"HOROVOD_{key}": str(number) for key, number in zip(PLACE_IN_RING, numbers, strict=True)},
+        "HOROVOD_HOSTNAME": plan.members[rank].host,
         "HOROVOD_EDL_GENERATION": str(plan.generation),
     }

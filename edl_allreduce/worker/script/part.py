@@ -67,8 +67,8 @@ class Part:
             raise over.error
         assert over.ending is not None
         log.info("ends: %s", over.ending.value)
-        self._left = over.ending is Ending.LEFT
-        if over.ending is Ending.ABANDONED:
+        self._left = over.ending in (Ending.LEFT, Ending.ABANDONED)
+        if over.ending is Ending.ABANDONED and not self.asked_to_leave:
             raise JobFailed(f"no master for {self._spec.master_grace_seconds:.0f} s")
         return over.ending is Ending.RELEASED
 

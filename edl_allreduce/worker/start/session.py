@@ -40,14 +40,12 @@ from edl_allreduce.worker.keras.trainer import Trainer
 from edl_allreduce.worker.keras.zoo import Mode, ModelDefinition, load_definition
 from edl_allreduce.worker.loop.assemble import Program, assemble, ready_message
 from edl_allreduce.worker.loop.engine import Engine
-from edl_allreduce.worker.loop.orders import Ending, Orders
+from edl_allreduce.worker.loop.orders import Orders
 from edl_allreduce.worker.loop.steps import MicroBatch, Written
 from edl_allreduce.worker.records import GoodRecords, read_records
 from edl_allreduce.worker.ring.base import Ring
 from edl_allreduce.worker.ring.horovod import HorovodRing
 from edl_allreduce.worker.ring.solo import SoloRing
-
-__all__ = ["Ending", "prepare"]
 
 log = logging.getLogger(__name__)
 
