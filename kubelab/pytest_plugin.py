@@ -212,8 +212,8 @@ class _Lender:
             _restore(self.running)
 
     def end(self) -> None:
-        self._stack.close()
         self.running = None
+        self._stack.close()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -120,7 +121,7 @@ def without_tls(program: str, image: str) -> list[str]:
     """Flags for a registry on this machine, which has no certificate: docker knows that, others are told."""
     host, slash, _ = image.partition("/")
     name = host.partition(":")[0]
-    here = slash and (name == "localhost" or name.startswith("127."))
+    here = slash and (name == "localhost" or re.fullmatch(r"127(\.\d{1,3}){3}", name))
     return ["--tls-verify=false"] if here and program != "docker" else []
 
 

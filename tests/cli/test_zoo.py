@@ -112,6 +112,8 @@ def test_without_a_builder_the_cure_is_named(zoo, monkeypatch, capsys):
         ("docker", "127.0.0.1:5000/me/zoo:1", []),
         ("podman", "registry.example.com:5000/me/zoo:1", []),
         ("podman", "127.0.0.1", []),
+        ("podman", "127.0.0.1.example.com/me/zoo:1", []),
+        ("buildah", "127.example.com:5000/me/zoo:1", []),
     ],
 )
 def test_only_a_registry_on_this_machine_needs_no_certificate(program, image, flags):

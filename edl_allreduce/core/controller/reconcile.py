@@ -200,7 +200,8 @@ def _stop(known: Known, why: str, now: float) -> Verdict:
         case Stage.OVER:
             if known.workers.any:  # first: without a master they would look like a job that lost it
                 return _stopping(known, why, "its pods go", (DeleteWorkers(known.workers.pods),))
-            return _stopping(known, why, "its pods go", (DeleteMaster(master.uid),))
+            # The others that are over, too: it may be resumed before it rests.
+            return _stopping(known, why, "its pods go", (DeleteEnded(), DeleteMaster(master.uid)))
         case Stage.LEAVING:
             return _stopping(known, why, "its pods go", _forced(master, now), _overdue(master))
         case Stage.COMING if not known.workers.any:

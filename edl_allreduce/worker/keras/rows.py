@@ -54,7 +54,7 @@ def summed(tables: Sequence[Any], sum_marks: Sums, sum_rows: Sums) -> list[Any]:
     sent = [_padded(tf.gather_nd(table, rows), table) for table, rows in zip(tables, places, strict=True)]
     arrived = sum_rows(sent)
     return [
-        tf.tensor_scatter_nd_update(table, rows, total[: tf.shape(rows)[0]])
+        tf.scatter_nd(rows, total[: tf.shape(rows)[0]], tf.shape(table, tf.int64))
         for table, rows, total in zip(tables, places, arrived, strict=True)
     ]
 

@@ -324,7 +324,7 @@ class Trainer(InTwoParts):
         self._trainable = [v for v, _ in used]
         self._tables = [p for p, (v, g) in enumerate(used) if self._goes_as_rows(v, g)]
         counted = [self._counted_part(v, scope.get_current_value(v), share) for v in self._counted]
-        gradients = [tf.convert_to_tensor(g) for _, g in used]
+        gradients = [tf.ensure_shape(tf.convert_to_tensor(g), v.shape) for v, g in used]
         return [*gradients, *averaged, *counted, tf.cast(loss, tf.float32)]
 
     def _goes_as_rows(self, variable: Any, gradient: Any) -> bool:

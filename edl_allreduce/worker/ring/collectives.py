@@ -38,7 +38,7 @@ class Collectives:
         return [[int(v) for v in row] for row in table.numpy()]
 
     def share_state(self, arrays: Arrays, root: int, takers: Sequence[int]) -> Arrays:
-        received = [np.empty_like(array) for array in arrays] if self.rank in takers else arrays
+        received = [np.empty(array.shape, array.dtype) for array in arrays] if self.rank in takers else arrays
         for number, (parcel, places) in enumerate(zip(parcels(arrays), parcels(received), strict=True)):
             sent = self._broadcast(np.concatenate(parcel), root, number)
             if self.rank in takers:

@@ -183,7 +183,7 @@ class HorovodRing(Collectives):
         givers = [rank for rank in range(self.size) if rank not in takers]
         if not self._library.has(SENDS) or len(takers) > len(givers):
             return super().share_state(arrays, root, takers)  # then a tree is quicker
-        received = [np.empty_like(array) for array in arrays] if self.rank in takers else arrays
+        received = [np.empty(array.shape, array.dtype) for array in arrays] if self.rank in takers else arrays
         for giver, taker in zip(givers, takers, strict=False):
             if self.rank not in (giver, taker):
                 continue
