@@ -203,6 +203,28 @@ def test_a_suspended_job_stops_with_a_checkpoint_and_goes_on_later(lab: Lab, pla
     play(story())
 
 
+def test_one_that_is_resumed_before_it_rests_leaves_no_pod_that_had_ended(lab: Lab, play):
+    """A queue would count it as a member of the group that begins again."""
+
+    async def story():
+        controller = lab.controller()
+        job = lab.job()
+        await lab.turn(controller)
+        lab.works()
+        await lab.turn(controller)
+        lab.api.replace(job, _with(lab.api.get(job), suspend=True))
+        await lab.turn(controller)
+        lab.ends("Stopped", reason="suspended by its spec")
+        for name in lab.worker_names():
+            lab.api.end_pod(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
+        lab.api.replace(job, _with(lab.api.get(job), suspend=False))
+        for _ in range(2):
+            await lab.turn(controller)
+        assert lab.orders().stop == "" and lab.worker_names() == []
+
+    play(story())
+
+
 def test_a_job_that_is_active_for_too_long_is_stopped_and_has_failed(lab: Lab, play):
     async def story():
         controller = lab.controller()
