@@ -242,6 +242,19 @@ def test_a_master_asks_those_who_make_the_steps_again():
     assert plan.weigh == protocol.NOT_ASKED, "it knows"
 
 
+@pytest.mark.parametrize("decided", [True, False])
+def test_what_was_found_wrong_is_not_kept_also_by_who_hears_of_it_late(decided):
+    scene = Scene(COMPARED).train()
+    uids = scene.actors[0].uid, scene.actors[1].uid
+    scene.cut(1).freeze(1)
+    scene.actors[1].alive = False  # so that its end is not noticed
+    scene.say(0, protocol.Differs(scene.actors[0].generation, 20, uids, decided))
+    assert [m.keeps for m in scene.actors[0].heard if isinstance(m, protocol.Evicted)] == [False]
+    scene.actors[1].alive, scene.actors[1].frozen = True, False
+    scene.connect(1)
+    assert [m.keeps for m in scene.actors[1].heard if isinstance(m, protocol.Evicted)] == [False]
+
+
 def without_a_master(scene: Scene) -> tuple[Scene, protocol.Differs]:
     """Both contradict each other when no master is there; the next one knows neither."""
     pair = [scene.actors[0], scene.actors[1]]
