@@ -12,6 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CURE = "its memory or processor may be faulty, or its software differs"
+START_AGAIN = "Nothing was kept of it; start the job again to go on from its last checkpoint"
+TO_FIND_IT = "with three workers or more to have the faulty one found"
+MOST_ROUNDS = 10
+"""So often a job goes back; each time it was further than the last time."""
 
 
 def odd_ranks(values: Sequence[int]) -> tuple[int, ...]:
@@ -65,6 +69,10 @@ class Doubt:
     holders: tuple[Holder, ...]
     is_open: bool = True
     """Nobody came to this step again yet."""
+    generation: int = 0
+    """Of the ring in which it was found; a ring ends with that, so there is one for each."""
+    rounds: int = 1
+    """How often workers of this job contradicted each other, with this time."""
 
     def __str__(self) -> str:
         return nobody_knows([holder.worker_id for holder in self.holders], self.step)
@@ -84,19 +92,30 @@ class GiveUp:
     reason: str
 
 
-def decide(doubt: Doubt, earlier: Doubt | None) -> GoBack | GiveUp:
-    """What becomes of a job whose workers contradict each other. `earlier`: the last time that they did.
+def decide(doubt: Doubt, earlier: Doubt | None, *, replaces: bool = True) -> GoBack | GiveUp:
+    """What becomes of a job whose workers contradict each other. `earlier`: the last time that they did;
+    `replaces`: others will be started for them.
 
     One wrong bit in a memory does not come again when the steps are made again. Where a job does not get past
-    the step at which it went back before, something is wrong for good, and going back would never end.
+    the step at which it went back before, something is wrong for good, and going back would never end. Where
+    it does, but is never done with it, too.
     """
+    if not replaces:
+        return GiveUp(
+            f"{doubt}. This master starts no workers (--num_workers=0), so nobody would make the steps "
+            f"again. {START_AGAIN}, {TO_FIND_IT}"
+        )
+    machines = ", ".join(sorted({h.host for h in (*(earlier.holders if earlier else ()), *doubt.holders)}))
     if earlier is not None and doubt.step <= earlier.step:
-        machines = ", ".join(sorted({holder.host for holder in (*earlier.holders, *doubt.holders)}))
         return GiveUp(
             f"{doubt}. Steps were made again for that before (then after {earlier.step}), so it is no single "
-            f"wrong bit: look at the machines ({machines}). Nothing was kept of it; start the job again to "
-            "go on from its last checkpoint, on other machines, or with three workers or more to have the "
-            "faulty one found"
+            f"wrong bit: look at the machines ({machines}). {START_AGAIN}, on other machines, or {TO_FIND_IT}"
+        )
+    if doubt.rounds > MOST_ROUNDS:
+        return GiveUp(
+            f"{doubt}. Steps were made again {MOST_ROUNDS} times for that, so it is no single wrong bit: "
+            f"look at the machines (the last were {machines}). {START_AGAIN}, on other machines, or "
+            f"{TO_FIND_IT}"
         )
     return GoBack(
         f"{doubt}. All of them are replaced, and the steps since the last checkpoint (without one: all "

@@ -376,6 +376,18 @@ class Noted:
 
 
 @dataclass(frozen=True)
+class WeightsDoubted:
+    """Workers contradict each other and nobody could tell who is right, or now somebody can: in the master's
+    words, which no worker's talk must drown."""
+
+    kind: ClassVar[str] = NoteKind.WARNING
+    words: str
+
+    def text(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True)
 class MasterReturned:
     """Another master goes on with the job; no worker of the earlier one is left, numbers may begin anew."""
 
@@ -471,7 +483,7 @@ Event = (
     | RingPlanned | RingAborted | RingReformed | StepsSetBack
     | RelaunchDelayed | WorkerNotReplaced | WorkersShort | NewcomersBegin
     | CheckpointWritten | CheckpointMissing | ModelEvaluated | RecordsLeftOut
-    | TasksMade | TasksGivenAgain | Noted | MasterReturned
+    | TasksMade | TasksGivenAgain | Noted | WeightsDoubted | MasterReturned
     | JobWaits | JobScaled | JobStops | TrainingFinished | TimeAccounted | JobEnded | Anomaly
 )  # fmt: skip
 

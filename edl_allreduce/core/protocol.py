@@ -407,6 +407,8 @@ class Evicted:
     """This worker is no longer part of the job: exit."""
 
     reason: str
+    keeps: bool = True
+    """Whether what it holds is worth a checkpoint."""
 
 
 FromMaster = (

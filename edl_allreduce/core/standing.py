@@ -31,7 +31,7 @@ class Origin(NamedTuple):
 def origin(table: Sequence[Standing], *, comparable: bool) -> Origin:
     """`comparable`: ranks that stand alike hold the same bits, and a step made again gives the same."""
     owners = [rank for rank, standing in enumerate(table) if standing.is_agreed]
-    root = max(owners or range(len(table)), key=lambda rank: (table[rank].step, -rank))
+    root = max(owners or range(len(table)), key=lambda rank: (table[rank].step, table[rank].evaluated, -rank))
     alike = _alike(table, owners, root)
     if not comparable or len(alike) != 1:
         return Origin(root, alike)

@@ -25,5 +25,6 @@ def options_of(spec: JobSpec) -> JobOptions:
         replace_stragglers=spec.replace_stragglers,
         standby=0 if task_records or spec.num_workers == 0 else spec.standby,
         verify_fingerprint=spec.verify_fingerprint,
+        reproducible=spec.reproducible,
         relaunch=spec.typed.aux_params.get("disable_relaunch", "").lower() != "true",
     )

@@ -278,6 +278,18 @@ def test_an_evicted_worker_keeps_what_it_has_and_the_job_goes_on_from_it(crew, t
         complete(worker)
 
 
+def test_a_worker_that_is_evicted_for_its_weights_keeps_nothing_of_them(crew, tmp_path):
+    """It may not know: its ring broke before it could compare them."""
+    for _ in range(2):
+        worker = crew.add(checkpoint_dir=tmp_path / "kept")
+        end = protocol.Evicted("holds other weights than the rest", keeps=False)
+        worker.orders.left = lambda step, reason, orders=worker.orders, end=end: orders.end_with(end)
+    crew.workers[0].ring.breaks = [Break("sum", 4)]
+    crew.run(audited=False)
+    assert [worker.ending for worker in crew.workers] == [Ending.EVICTED] * 2
+    assert not crew.said(protocol.Checkpointed)
+
+
 # -------------------------------------------------------------------------- losses that are not finite
 
 

@@ -478,6 +478,17 @@ def test_a_machine_that_slept_with_all_its_workers_goes_on_with_them(first):
     assert not scene.told("evict") and scene.ring == 2 and scene.state.progress.losses == 0
 
 
+def test_what_was_refused_before_a_nap_and_who_was_started_before_that_keep_their_order():
+    """Who was started before a refusal does not show that newcomers can begin again."""
+    scene = Scene().train().wait(5)
+    keeping = replace(scene.state.keeping, refusals=1, refused_at=scene.now)
+    scene.state = replace(scene.state, keeping=keeping)
+    scene.now += 300
+    scene.give(inbox.Tick())
+    assert max(slot.launched for slot in scene.state.slots.values()) > keeping.refused_at, "it slept"
+    assert all(slot.launched < scene.state.keeping.refused_at for slot in scene.state.slots.values())
+
+
 def test_who_is_silent_between_the_naps_of_a_master_is_evicted_all_the_same():
     scene = Scene().train().wait(5)
     scene.freeze(1)

@@ -5,18 +5,32 @@ from __future__ import annotations
 import asyncio
 import threading
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from edl_allreduce.core import protocol
-from edl_allreduce.core.differing import Doubt, GiveUp, GoBack, Holder, decide, odd_ranks, verdict, words
+from edl_allreduce.core.differing import (
+    MOST_ROUNDS,
+    Doubt,
+    GiveUp,
+    GoBack,
+    Holder,
+    decide,
+    odd_ranks,
+    verdict,
+    words,
+)
 from edl_allreduce.core.events import WorkerEvicted
-from edl_allreduce.core.job.inbox import Scale
+from edl_allreduce.core.job import talk
+from edl_allreduce.core.job.inbox import Adopt, Scale
 from edl_allreduce.core.job.lifecycle import Phase
+from edl_allreduce.core.job.turn import Turn
 from edl_allreduce.core.protocol import Plan, Seat
 from edl_allreduce.errors import RingBroken, StateDiffers
 from edl_allreduce.testing.fake_ring import Meeting
@@ -57,6 +71,17 @@ def compared(monkeypatch):
     return Comparing
 
 
+COMPARED = replace(OPTIONS, reproducible=True)
+
+
+class ComparingHouse(House):
+    """Its workers are of the kind that compares."""
+
+    def __init__(self, directory: Path, workers: int) -> None:
+        super().__init__(directory, workers)
+        self.spec = replace(self.spec, reproducible=True)
+
+
 def rot(house: House, worker_id: int) -> None:
     trainer = house.trainers[worker_id]
     trainer.chain = trainer.chain ^ np.int64(1)
@@ -64,7 +89,7 @@ def rot(house: House, worker_id: int) -> None:
 
 def test_it_is_named_and_leaves_and_the_model_stays_right(tmp_path, compared):
     quiet = House(tmp_path / "quiet", 1).run()[1]
-    house = House(tmp_path / "job", 3)
+    house = ComparingHouse(tmp_path / "job", 3)
     house.happenings = {20: lambda: rot(house, 1)}
     _, chain = house.run()
     assert chain == quiet, "nothing of the wrong weights reached the others"
@@ -81,7 +106,7 @@ def warnings(house: House) -> list[str]:
 @pytest.mark.parametrize("kept", [True, False], ids=["from a checkpoint", "from the beginning"])
 def test_of_two_nobody_knows_which_is_wrong_so_steps_are_made_again_and_show_it(tmp_path, compared, kept):
     quiet = House(tmp_path / "quiet", 1).run()[1]
-    house = House(tmp_path / "job", 2)
+    house = ComparingHouse(tmp_path / "job", 2)
     house.spec = replace(house.spec, min_workers=2)
     if kept:
         where = {"checkpoint_dir": str(tmp_path / "checkpoints"), "checkpoint_steps": 5}
@@ -103,7 +128,7 @@ def test_of_two_nobody_knows_which_is_wrong_so_steps_are_made_again_and_show_it(
 
 
 def test_workers_that_contradict_each_other_twice_fail_the_job(tmp_path, compared):
-    house = House(tmp_path, 2)
+    house = ComparingHouse(tmp_path, 2)
     house.spec = replace(house.spec, min_workers=2)
     compared.rots = [(1, 20), (0, 12)]
     result = asyncio.run(house._run())
@@ -114,7 +139,7 @@ def test_workers_that_contradict_each_other_twice_fail_the_job(tmp_path, compare
 
 
 def test_it_is_evicted_although_the_next_ring_is_planned_already():
-    scene = Scene(replace(OPTIONS, num_workers=3)).train()
+    scene = Scene(replace(COMPARED, num_workers=3)).train()
     past = scene.actors[1].generation
     scene.give(Scale(5)).until(lambda: scene.ring == 5)
     assert scene.actors[1].generation > past
@@ -197,7 +222,7 @@ def test_what_they_come_to_when_they_are_made_again_shows_who_was_wrong():
 
 
 def test_a_master_asks_those_who_make_the_steps_again():
-    scene = Scene(replace(OPTIONS, num_workers=2)).train()
+    scene = Scene(replace(COMPARED, num_workers=2)).train()
     both = scene.actors[0], scene.actors[1]
     contradiction = protocol.Differs(both[0].generation, 20, tuple(a.uid for a in both), False, ("a", "b"))
     scene.say(0, contradiction)
@@ -215,6 +240,130 @@ def test_a_master_asks_those_who_make_the_steps_again():
     scene.give(Scale(3)).until(lambda: scene.ring == 3)
     plan = [m for m in scene.actors[2].heard if isinstance(m, protocol.NewPlan)][-1]
     assert plan.weigh == protocol.NOT_ASKED, "it knows"
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_what_was_found_wrong_is_not_kept_also_by_who_hears_of_it_late(decided):
+    scene = Scene(COMPARED).train()
+    uids = scene.actors[0].uid, scene.actors[1].uid
+    scene.cut(1).freeze(1)
+    scene.actors[1].alive = False  # so that its end is not noticed
+    scene.say(0, protocol.Differs(scene.actors[0].generation, 20, uids, decided))
+    assert [m.keeps for m in scene.actors[0].heard if isinstance(m, protocol.Evicted)] == [False]
+    scene.actors[1].alive, scene.actors[1].frozen = True, False
+    scene.connect(1)
+    assert [m.keeps for m in scene.actors[1].heard if isinstance(m, protocol.Evicted)] == [False]
+
+
+def without_a_master(scene: Scene) -> tuple[Scene, protocol.Differs]:
+    """Both contradict each other when no master is there; the next one knows neither."""
+    pair = [scene.actors[0], scene.actors[1]]
+    told = protocol.Differs(pair[0].generation, 20, tuple(a.uid for a in pair), False, ("a", "b"))
+    second = Scene(replace(scene.state.options, recover_until=scene.now + 60), now=scene.now)
+    second.give(Adopt((0, 1), (0, 1), 2, 2))
+    for actor in pair:
+        second.actors[actor.worker_id] = replace(actor, link=0, plan=None, joined=False, heard=[])
+    return second, told
+
+
+def test_a_contradiction_that_a_new_master_hears_from_one_after_the_other_is_one():
+    scene, told = without_a_master(Scene(COMPARED).train())
+    scene.connect(0).say(0, told).wait(0.5)
+    scene.connect(1).say(1, told)
+    assert scene.phase is not Phase.FAILED, scene.state.reason
+    assert len(scene.told(WorkerEvicted.kind)) == 2
+    assert len(scene.told(protocol.NoteKind.WARNING)) == 1
+    scene.until(lambda: scene.ring == 2)
+    assert scene.launched == [2, 3]
+    scene.say(2, protocol.Weighed(20, "c"))
+    assert "worker 0 (host), worker 1 (host) held others" in scene.told(protocol.NoteKind.WARNING)[-1]
+
+
+def test_workers_that_were_started_by_hand_are_not_waited_for():
+    scene = Scene(replace(COMPARED, num_workers=0, min_workers=2))
+    scene.comes(0).comes(1).until(lambda: scene.ring == 2)
+    uids = scene.actors[0].uid, scene.actors[1].uid
+    scene.say(0, protocol.Differs(scene.actors[0].generation, 20, uids, False))
+    assert scene.phase is Phase.FAILED
+    assert scene.state.reason.startswith("workers 0, 1 hold different weights after 20 steps")
+    assert "--num_workers=0" in scene.state.reason and "start the job again" in scene.state.reason
+
+
+def test_a_job_does_not_go_back_for_ever():
+    earlier = Doubt(20, PAIR, rounds=MOST_ROUNDS)
+    assert isinstance(decide(Doubt(21, PAIR, rounds=MOST_ROUNDS), earlier), GoBack)
+    last = decide(Doubt(21, PAIR, rounds=MOST_ROUNDS + 1), earlier)
+    assert isinstance(last, GiveUp) and "(the last were one, other)" in last.reason
+    scene = Scene(COMPARED).train()
+    for step in range(1, MOST_ROUNDS + 2):
+        one, other = (scene.actors[i] for i in scene.alive)
+        scene.say(one.worker_id, protocol.Differs(one.generation, step, (one.uid, other.uid), False))
+        assert (scene.phase is Phase.FAILED) == (step > MOST_ROUNDS)
+        if step <= MOST_ROUNDS:
+            scene.until(lambda: scene.ring == 2)
+
+
+def differs(**fields: object) -> Callable[[Scene], protocol.Differs]:
+    """What a member might say of another one, but for these."""
+
+    def made(scene: Scene) -> protocol.Differs:
+        right = protocol.Differs(scene.actors[0].generation, 20, (scene.actors[0].uid,))
+        return replace(right, **fields)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("options", "says", "made"),
+    [
+        (COMPARED, 2, differs()),
+        (OPTIONS, 1, differs()),
+        (COMPARED, 1, differs(generation=1000)),
+        (COMPARED, 1, differs(generation=0)),
+        (COMPARED, 1, differs(step=-1)),
+        (COMPARED, 1, differs(step=10**9)),
+        (COMPARED, 1, differs(decided=False, fingerprints=("a" * 1000,))),
+    ],
+    ids=["a newcomer", "a job of another kind", "no such ring", "no ring", "before", "beyond", "long"],
+)
+def test_what_no_member_can_know_ends_nobody(options, says, made):
+    scene = Scene(options).train()
+    scene.check = lambda before, after, effects: None  # an anomaly is what is looked for
+    scene.script.prepares = False
+    scene.comes(2).say(says, made(scene))
+    assert not scene.told(WorkerEvicted.kind) and scene.state.doubt is None
+    assert len(scene.told("anomaly")) == 1
+
+
+def test_a_newcomer_does_not_say_who_was_wrong():
+    scene = Scene(COMPARED).train()
+    scene.check = lambda before, after, effects: None
+    uids = scene.actors[0].uid, scene.actors[1].uid
+    scene.say(0, protocol.Differs(scene.actors[0].generation, 20, uids, False, ("a", "b")))
+    scene.until(lambda: scene.ring == 2)
+    scene.script.prepares = False
+    scene.comes(9).say(9, protocol.Weighed(20, "b"))
+    assert len(scene.told(protocol.NoteKind.WARNING)) == 1
+    scene.say(2, protocol.Weighed(20, "a"))
+    assert len(scene.told(protocol.NoteKind.WARNING)) == 2
+
+
+def test_a_worker_that_talked_too_much_does_not_swallow_what_the_master_found():
+    scene = Scene(COMPARED).train()
+    scene.check = lambda before, after, effects: None
+    uids = scene.actors[0].uid, scene.actors[1].uid
+
+    def talk_too_much(worker_id: int) -> None:
+        while not talk.is_spent(Turn(scene.state, scene.now), worker_id):
+            scene.say(worker_id, protocol.Note(protocol.NoteKind.NOTICE, "x" * 100_000))
+
+    talk_too_much(0)
+    scene.say(0, protocol.Differs(scene.actors[0].generation, 20, uids, False, ("a", "b")))
+    scene.until(lambda: scene.ring == 2)
+    talk_too_much(2)
+    scene.say(2, protocol.Weighed(20, "b"))
+    doubt, found = scene.told(protocol.NoteKind.WARNING)
+    assert "no majority" in doubt and "worker 0 (host) held others" in found
 
 
 def test_nobody_is_named_before_the_wrong_checkpoint_is_gone():

@@ -12,7 +12,9 @@ import pytest
 from edl_allreduce.core import protocol
 from edl_allreduce.core.events import WorkerEvicted
 from edl_allreduce.core.standing import Origin, Standing, origin
+from edl_allreduce.errors import RingBroken
 from edl_allreduce.testing.fake_ring import Break
+from edl_allreduce.testing.numpy_trainer import NumpyEvaluator
 from edl_allreduce.testing.thread_cluster import ThreadWorker
 from edl_allreduce.worker.loop.diary import audit
 from edl_allreduce.worker.loop.orders import Ending
@@ -38,6 +40,8 @@ EVALUATED = BEFORE._replace(evaluated=20)
         ([BEFORE, AHEAD], Origin(0, (0,), 1)),
         ([EVALUATED, BEFORE, BEFORE], Origin(1, (1, 2), 0)),
         ([AHEAD, EVALUATED, BEFORE, BEFORE], Origin(2, (2, 3), 0)),
+        ([BEFORE, EVALUATED], Origin(0, (0,), 1)),
+        ([BEFORE, EVALUATED, EVALUATED], Origin(1, (1, 2))),
         ([AHEAD, LONG_AGO], Origin(0, (0,))),
         ([AHEAD, LONG_AGO, BEFORE], Origin(2, (2,), 0)),
         ([AHEAD, BEFORE._replace(run=1)], Origin(0, (0,))),
@@ -106,6 +110,33 @@ def test_it_makes_the_step_again_and_comes_to_the_same(crew, apart, count, tmp_p
     written = [(c.step, c.fingerprint) for c in crew.said(protocol.Checkpointed)]
     assert [step for step, _ in written] == [5, 5, 10], "what nobody could compare is written again"
     assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_who_makes_an_evaluation_again_keeps_the_checkpoint_of_its_step(crew, behind, tmp_path):
+    for _ in range(2):
+        crew.add(
+            num_workers=2, minibatch_size=3, reproducible=True, virtual_workers=6, evaluation_steps=5,
+            checkpoint_dir=tmp_path / "checkpoints", checkpoint_steps=5,
+            program={"bits": {"processor": "this one"}, "evaluator": NumpyEvaluator(100, 8)},
+        )  # fmt: skip
+    worker = crew.workers[behind]
+    conclude = worker.engine.evaluator.conclude
+
+    def lost(sums):
+        worker.engine.evaluator.conclude = conclude
+        crew.meeting.break_ring(worker.ring.generation, "lost the last word of the evaluation")
+        raise RingBroken("lost the last word of the evaluation")
+
+    worker.engine.evaluator.conclude = lost
+    crew.run()
+    assert [joined.step for joined in crew.said(protocol.Joined)] == [0, 0, 5, 5]
+    assert [told.step for told in crew.said(protocol.Evaluated)].count(5) == 3, "again, by both"
+    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("version-*")) == [
+        "version-10",
+        "version-5",
+    ]
+    assert not crew.said(protocol.Differs)
 
 
 def test_in_the_default_mode_nobody_makes_a_step_again(crew):

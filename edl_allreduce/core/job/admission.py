@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edl_allreduce.core import protocol
-from edl_allreduce.core.job.keeping import MOST_WORKERS
+from edl_allreduce.core.job.keeping import MOST_WORKERS, SPOILED
 from edl_allreduce.core.job.lifecycle import FINAL, Phase
 from edl_allreduce.core.job.state import JobState
 
@@ -28,7 +28,9 @@ def refusal(state: JobState, hello: protocol.Hello) -> protocol.Evicted | protoc
     if len(state.ids) > HIGHEST_ID and uid not in state.ids:
         return protocol.Evicted(f"{len(state.ids)} workers were part of this job: there are no more numbers")
     if uid in state.gone:
-        return protocol.Evicted("the ring went on without this worker")
+        slot = state.slots.get(worker_id)
+        spoiled = slot is not None and slot.uid == uid and slot.evicted in SPOILED
+        return protocol.Evicted("the ring went on without this worker", keeps=not spoiled)
     finisher = uid == state.ending.exporter or uid in state.ending.finishers
     if state.phase in FINAL or (state.phase is Phase.FINISHING and not finisher):
         # Whoever is known did its part: its release may have been lost with its last connection.

@@ -27,6 +27,7 @@ def notice(turn: Turn) -> bool:
         slots={number: _slot(slot, slept) for number, slot in state.slots.items()},
         work=_work(state.work, slept),
     )
+    turn.keeping(refused_at=_after(state.keeping.refused_at, slept))
     turn.ending(
         exporter_left=_after(state.ending.exporter_left, slept), over_by=_after(state.ending.over_by, slept)
     )

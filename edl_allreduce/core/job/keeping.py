@@ -71,7 +71,7 @@ def _turn_out(turn: Turn, uid: str, cause: Cause, reason: str) -> bool:
     tell_of_start(turn, worker_id, events.WorkerEvicted(worker_id, cause.value, reason))
     peer = state.peers.get(uid)
     if peer is not None:
-        turn.send(uid, protocol.Evicted(reason))
+        turn.send(uid, protocol.Evicted(reason, keeps=cause not in SPOILED))
         turn.do(HangUp(peer.link))
     if worker_id in state.slots:
         turn.slot(worker_id, evicted=cause)

@@ -253,9 +253,9 @@ def _heard_in_ring(turn: Turn, uid: str, peer: Peer, message: protocol.FromWorke
             turn.change(account=account)
             keeping.work(turn, membership.Heard(uid, message))
         case protocol.Differs():
-            doubts.differ(turn, message)
+            doubts.differ(turn, uid, message)
         case protocol.Weighed():
-            doubts.weighed(turn, message)
+            doubts.weighed(turn, uid, message)
         case protocol.Exported(path, error):
             if not finishing.may_export(turn.state, uid):
                 turn.tell(events.Anomaly("a result that it was not asked to write", peer.worker_id))

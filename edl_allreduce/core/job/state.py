@@ -45,6 +45,8 @@ class JobOptions:
     """Workers beyond the wanted ones that are kept ready for the place of the next one that is lost."""
     head_start: float = 0.0
     """Seconds for survivors to re-form before a replacement starts, where it would take their cores."""
+    reproducible: bool = False
+    """All workers hold the same bits, so that they can be compared."""
 
 
 # ---------------------------------------------------------------------------------------------- workers

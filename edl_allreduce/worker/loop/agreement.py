@@ -66,7 +66,8 @@ class Agreement:
         if self.weights is not None:
             self.weights.compare_owners(plan, alike, furthest.step)
             if gives_way is not None:
-                self.weights.give_way(gives_way, table[gives_way], trusted=len(alike) > 1)
+                trusted = len(alike) > 1
+                self.weights.give_way(gives_way, table[gives_way], furthest.step, trusted=trusted)
         behind = [rank for rank, standing in enumerate(table) if standing != furthest and rank != root]
         if behind:
             leads = int(self.ring.rank == root)

@@ -121,9 +121,10 @@ class Engine:
                     return Ending.RELEASED
                 case Leave():
                     return Ending.LEFT
-                case protocol.Evicted(reason):
+                case protocol.Evicted(reason, keeps):
                     log.warning("evicted: %s", reason)
-                    self._keep_what_may_be_the_last()
+                    if keeps:
+                        self._keep_what_may_be_the_last()
                     return Ending.EVICTED
                 case MasterGone(seconds):
                     log.error("no master for %.0f s: ending after %d steps", seconds, self.state.step)

@@ -132,13 +132,14 @@ class SameWeights:
 
     # ------------------------------------------------------------------------------ what nobody could compare
 
-    def give_way(self, rank: int, standing: Standing, *, trusted: bool) -> None:
-        """On all ranks, when that one goes back to where others are; a checkpoint of what nobody could
-        compare is made again, too."""
+    def give_way(self, rank: int, standing: Standing, step: int, *, trusted: bool) -> None:
+        """On all ranks, when that one goes back to where others are, after `step` steps; a checkpoint of a
+        step that nobody could compare is made again, too. An evaluation that is made again writes none."""
         found = ""
         if rank == self.ring.rank:
             found = self._print()
-            self.keeping.withdraw(self.state)
+            if standing.step > step:
+                self.keeping.withdraw(self.state)
         self._given_up = GivenUp(rank, standing.step, standing.evaluated, trusted, found)
 
     def _compare_with_given_up(self, plan: Plan) -> None:

@@ -68,7 +68,8 @@ class Part:
         assert over.ending is not None
         log.info("ends: %s", over.ending.value)
         self._left = over.ending in (Ending.LEFT, Ending.ABANDONED)
-        if over.ending is Ending.ABANDONED and not self.asked_to_leave:
+        asked = self.asked_to_leave or self.worker.orders.draining  # by a signal, or by the master before
+        if over.ending is Ending.ABANDONED and not asked:
             raise JobFailed(f"no master for {self._spec.master_grace_seconds:.0f} s")
         return over.ending is Ending.RELEASED
 
