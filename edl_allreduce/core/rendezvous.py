@@ -15,6 +15,9 @@ parts together then have 63 MiB, and no message may have more than 64 (`rpc.serv
 LONGEST_KEY = 512
 START = re.compile(rb"\[\d{1,16},\d{1,16}\]")
 """A step and a position in the data."""
+PROCESS_SET = re.compile(r"_process_set_hash_[0-9a-f]{1,16}$")
+"""Behind a group's name: some of its ranks, or all of them, which is how stock Horovod begins."""
+NUMBER = re.compile(r"(?:rank_)?(0|[1-9]\d{0,6})")
 
 Place = tuple[int, int]
 """A rank, and of how many."""
@@ -65,14 +68,20 @@ def refusal(plan: Plan, uid: str, message: KvSet | KvPart) -> str:
 def _is_its_own(plan: Plan, rank: int, message: KvSet | KvPart) -> bool:
     """A value under the key of another rank, or of all, would be taken for the address of somebody else."""
     path, _, name = message.key.rpartition("/")
-    group = path.removeprefix("/")
+    named = path.removeprefix("/")
+    group = PROCESS_SET.sub("", named)
     place = (rank, plan.size) if group == "global" else places(plan, rank).get(group)
-    if place is None or path != f"/{group}":
+    if place is None or path != f"/{named}":
         return False
-    number, of = place
     if isinstance(message, KvPart):
-        return name == f"all-{of}" and (message.number, message.of) == place
-    return name in (str(number), f"rank_{number}")
+        said, right = (message.number, message.of), name == f"all-{message.of}"
+    else:
+        number = NUMBER.fullmatch(name)
+        said, right = (int(number[1]) if number else -1, place[1]), number is not None
+    if named == group:
+        return right and said == place
+    # The ranks of a process set are in the group's order, so nobody's place in it is a higher one.
+    return right and said[0] <= place[0] and said[1] <= place[1]
 
 
 def _words(message: KvSet | KvPart) -> str:

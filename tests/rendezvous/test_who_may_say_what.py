@@ -42,6 +42,19 @@ def test_every_rank_may_set_its_own_keys_and_nobody_elses(rank: int) -> None:
                 assert bool(refusal(PLAN, f"uid-{rank}", message)) == (rank != other), message
 
 
+@pytest.mark.parametrize("group", ["global", "local_a", "cross_1"])
+def test_in_a_process_set_a_rank_has_its_place_or_a_lower_one(group: str) -> None:
+    """Stock Horovod begins with a process set of all ranks."""
+    number, of = places(PLAN, 1)[group]
+    these = f"/{group}_process_set_hash_7d48533536350577"
+    for key in (f"{these}/{number}", f"{these}/rank_{number}", f"{these}/0"):
+        assert refusal(PLAN, "uid-1", KvSet(3, key, b"address")) == ""
+    assert refusal(PLAN, "uid-1", KvPart(3, f"{these}/all-{of}", number, of, b"addresses")) == ""
+    for key in (f"{these}/{number + 1}", f"{these}/01", f"{these}/", f"{these}x/0", f"{these}{these}/0"):
+        assert "not its own" in refusal(PLAN, "uid-1", KvSet(3, key, b"address"))
+    assert "not its own" in refusal(PLAN, "uid-1", KvPart(3, f"{these}/all-{of}", of, of, b"addresses"))
+
+
 @pytest.mark.parametrize(
     "message",
     [
