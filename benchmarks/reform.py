@@ -32,6 +32,7 @@ from pathlib import Path
 
 from benchmarks import frame
 from benchmarks.contestants import (
+    LONG,
     NAMES,
     PHASES,
     Hosts,
@@ -47,9 +48,12 @@ from benchmarks.contestants import (
     threads_of,
     write_records,
 )
-from benchmarks.frame import Figure, Report, said
+from benchmarks.frame import BenchmarkFailed, Figure, Report, said
 from benchmarks.marks import Mark, read_marks
 from edl_allreduce import clock
+from edl_allreduce.cluster.registry import LocalJobFiles
+from edl_allreduce.core.protocol import Ask
+from edl_allreduce.rpc.client import command
 from edl_allreduce.testing.jobs import RunningJob
 
 MODEL = "mlp"
@@ -171,6 +175,15 @@ def _our_four(pauses: Pauses, where: Path, model: str, data: Path, kills: int) -
         stop(job)
 
 
+def _wait_for_a_step(job: RunningJob) -> None:
+    """Who is lost before the first one interrupts nobody."""
+    for _ in clock.polls(0.1, within=LONG):
+        address = LocalJobFiles(job.job_dir).running()
+        if address is not None and command(address.address, address.token, Ask()).step > 0:
+            return
+    raise BenchmarkFailed(f"no step was made\n{job.story()}")
+
+
 class _Ring:
     """The workers of a job that trains, oldest first."""
 
@@ -180,6 +193,7 @@ class _Ring:
         self.reformed_at = 0.0
         """When the last survivor told of the newest ring; of a calendar's clock."""
         job.wait_for("plan", f"workers {', '.join(map(str, self._members))},")
+        _wait_for_a_step(job)
         self._settle()
 
     def lose(self, number: signal.Signals) -> list[Reform]:
