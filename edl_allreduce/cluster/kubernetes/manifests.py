@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import ceil
 from pathlib import PurePosixPath
@@ -11,11 +11,11 @@ from typing import Any
 
 from edl_allreduce import contract
 from edl_allreduce.cluster.kubernetes import names
+from edl_allreduce.cluster.kubernetes.cluster_spec_json import adapted, with_pieces
 from edl_allreduce.cluster.kubernetes.kueue import queued, together
 from edl_allreduce.cluster.kubernetes.names import Object, Replica
 from edl_allreduce.core.deadlines import Deadlines
 from edl_allreduce.spec import JobSpec, to_argv
-from edl_allreduce.spec.adaptation import Piece
 from edl_allreduce.spec.choices import RestartPolicy
 from edl_allreduce.spec.cluster_flags import DASHBOARD_PORT, DOCUMENTED_PORT
 from edl_allreduce.spec.declare import Command, Group, flag_of
@@ -178,7 +178,7 @@ def master_service(spec: JobSpec) -> Object:
             "ports": [{"name": "master", "port": port_of(spec), "targetPort": port_of(spec)}],
         },
     }
-    return _with_pieces(service, spec.typed.adaptation.of("service_spec"))
+    return with_pieces(service, spec.typed.adaptation.of("service_spec"))
 
 
 def network_policy(spec: JobSpec, uid: str = "") -> Object:
@@ -485,39 +485,3 @@ def _about_the_pod() -> list[Object]:
 def _from_secret(secret_name: str, name: str, key: str) -> Object:
     reference = {"name": secret_name, "key": key}
     return {"name": name, "valueFrom": {"secretKeyRef": reference}}
-
-
-# ------------------------------------------------------------------------------------- the user's cluster
-
-
-def adapted(pod: Object, spec: JobSpec, replica: Replica) -> Object:
-    """The pod as --cluster_spec_json wants it: what holds for all pods, then for this kind."""
-    kind = replica.value
-    return _with_pieces(pod, spec.typed.adaptation.of("pod_spec", f"{kind}_pod_spec", f"{kind}_spec"))
-
-
-def _with_pieces(manifest: Object, pieces: Iterable[Piece]) -> Object:
-    for piece in pieces:
-        manifest = _with_piece(manifest, piece)
-    return manifest
-
-
-def _with_piece(manifest: Object, piece: Piece) -> Object:
-    """What the job itself needs is not overwritten."""
-    metadata, spec = dict(manifest["metadata"]), dict(manifest["spec"])
-    for key, more in (("labels", piece.labels), ("annotations", piece.annotations)):
-        if more:
-            metadata[key] = {**more, **metadata.get(key, {})}
-    if piece.affinity is not None:
-        spec["affinity"] = dict(piece.affinity)
-    if piece.tolerations:
-        spec["tolerations"] = [*spec.get("tolerations", []), *piece.tolerations]
-    if piece.env and "containers" in spec:
-        spec["containers"] = [_with_env(container, piece.env) for container in spec["containers"]]
-    return {**manifest, "metadata": metadata, "spec": spec}
-
-
-def _with_env(container: Object, variables: Sequence[Mapping[str, Any]]) -> Object:
-    taken = {variable["name"] for variable in container["env"]}
-    extra = [variable for variable in variables if variable["name"] not in taken]
-    return {**container, "env": [*container["env"], *extra]}
