@@ -175,14 +175,7 @@ def test_an_end_that_could_not_be_written_is_written_by_the_next_round(lab: Lab,
 def test_a_suspended_job_stops_with_a_checkpoint_and_goes_on_later(lab: Lab, play):
     async def story():
         controller = lab.controller()
-        job = lab.job()
-        await lab.turn(controller)
-        lab.works()
-        await lab.turn(controller)
-        lab.api.replace(job, _with(lab.api.get(job), suspend=True))
-        await lab.turn(controller)
-        assert lab.orders().stop.startswith("suspended by its spec")
-        lab.ends("Stopped", reason="suspended by its spec")
+        job = await _stopped_for_suspension(lab, controller)
         workers = [f"/api/v1/namespaces/{NAMESPACE}/pods/{name}" for name in lab.worker_names()]
         lab.api.end_pod(workers[0])
         await lab.turn(controller)
@@ -208,13 +201,7 @@ def test_one_that_is_resumed_before_it_rests_leaves_no_pod_that_had_ended(lab: L
 
     async def story():
         controller = lab.controller()
-        job = lab.job()
-        await lab.turn(controller)
-        lab.works()
-        await lab.turn(controller)
-        lab.api.replace(job, _with(lab.api.get(job), suspend=True))
-        await lab.turn(controller)
-        lab.ends("Stopped", reason="suspended by its spec")
+        job = await _stopped_for_suspension(lab, controller)
         for name in lab.worker_names():
             lab.api.end_pod(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
         lab.api.replace(job, _with(lab.api.get(job), suspend=False))
@@ -239,6 +226,19 @@ def test_a_job_that_is_active_for_too_long_is_stopped_and_has_failed(lab: Lab, p
         assert lab.condition("Failed")["reason"] == "DeadlineExceeded"
 
     play(story())
+
+
+async def _stopped_for_suspension(lab: Lab, controller) -> str:
+    """A job that worked; its master obeyed and its workers are still there."""
+    job = lab.job()
+    await lab.turn(controller)
+    lab.works()
+    await lab.turn(controller)
+    lab.api.replace(job, _with(lab.api.get(job), suspend=True))
+    await lab.turn(controller)
+    assert lab.orders().stop.startswith("suspended by its spec")
+    lab.ends("Stopped", reason="suspended by its spec")
+    return job
 
 
 def _with(found: dict, **spec) -> dict:
