@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from edl_allreduce.contract import CACHE_DIR, STORAGE_SECONDS
@@ -50,6 +52,27 @@ def gate(_server, gate_to):
 @pytest.fixture
 def server(_server, gate):
     return _server
+
+
+@pytest.fixture
+def dies_until_missed():
+    """Kills a server, which is started again when somebody meets its gate; returns whether that happened."""
+
+    def kill(server, gate):
+        server.kill()
+        met = threading.Event()
+
+        def back(method, path, number):
+            if met.is_set():
+                return ""
+            met.set()
+            threading.Thread(target=server.start).start()
+            return "503"
+
+        gate.fault = back
+        return lambda: met.is_set() and server.kills > 0
+
+    return kill
 
 
 @pytest.fixture

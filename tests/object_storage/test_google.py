@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from edl_allreduce.data.opening import open_source
@@ -62,20 +60,10 @@ def test_what_is_refused_cut_and_late_comes_in_the_end(data, gate):
     assert min(gate.done[fault] for fault in ("503", "cut", "slow")) == 1
 
 
-def test_a_server_that_is_killed_and_comes_back_is_waited_for(data, gate, _google):
-    _google.kill()
-    came = threading.Event()
-
-    def back(method: str, path: str, number: int) -> str:
-        if not came.is_set():
-            came.set()  # somebody met the dead server
-            threading.Thread(target=_google.start).start()
-            return "503"
-        return ""
-
-    gate.fault = back
+def test_a_server_that_is_killed_and_comes_back_is_waited_for(data, gate, _google, dies_until_missed):
+    was_missed = dies_until_missed(_google, gate)
     assert data.read(range(200)) == [*RECORDS[::2], *RECORDS[1::2]]
-    assert came.is_set() and _google.kills > 0
+    assert was_missed()
 
 
 def test_an_object_that_is_replaced_is_an_error_and_never_mixed(data, bucket):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -155,26 +154,18 @@ def test_refusals_cuts_and_delays_on_the_way_change_nothing(tmp_path, bucket, ga
     assert min(gate.done[fault] for fault in ("503", "cut", "slow")) > 0
 
 
-def test_a_server_that_is_killed_and_comes_back_is_waited_for(tmp_path, bucket, gate, server):
+def test_a_server_that_is_killed_and_comes_back_is_waited_for(
+    tmp_path, bucket, gate, server, dies_until_missed
+):
     folder = tmp_path / "data"
     folder.mkdir()
     tfrecords(folder)
     put(folder, bucket)
     source = open_source(bucket)
     forget(tmp_path / "cache")
-    server.kill()
-    came = threading.Event()
-
-    def back(method: str, path: str, number: int) -> str:
-        if not came.is_set():
-            came.set()  # somebody met the dead server
-            threading.Thread(target=server.start).start()
-            return "503"
-        return ""
-
-    gate.fault = back
+    was_missed = dies_until_missed(server, gate)
     assert source.read(range(400)) == [*RECORDS[::2], *RECORDS[1::2]]
-    assert came.is_set() and server.kills > 0
+    assert was_missed()
 
 
 def test_an_object_that_is_replaced_is_an_error_and_never_mixed(tmp_path, bucket):
